@@ -40,34 +40,28 @@ class Refusal(LinkError):
     """The lead refused this draft for good."""
 
 
+@dataclass(eq=False)
 class DraftClient:
-    """Drafts for one lead until stop(); connects again whenever the connection ends."""
+    """Drafts for one lead until stop(); connects again whenever the connection ends.
 
-    def __init__(
-        self,
-        url: str,
-        hello: Hello,
-        context: Callable[[int], Decoder],
-        translation: Translation | None = None,
-        cores: CoresInUse | None = None,
-        pause_s: float = 0.25,
-    ) -> None:
-        """`context(n_ctx)` makes the draft's context for texts of `n_ctx` tokens. `cores` limit its threads.
+    Raises UsageError for a bad URL.
+    """
 
-        `translation`: of a draft with another vocabulary than the lead's. `pause_s`: the shortest before it connects
-        again. Raises UsageError for a bad URL.
-        """
+    url: str
+    hello: Hello
+    make_context: Callable[[int], Decoder]  # for texts of so many tokens
+    translation: Translation | None = None  # of a draft with another vocabulary than the lead's
+    cores: CoresInUse | None = None  # that limit its threads
+    pause_s: float = 0.25  # until it connects again, about; first, the shortest
+
+    def __post_init__(self) -> None:
         # The lead prints http://…; without a scheme it is ws://.
-        scheme, _, rest = url.rpartition("://")
+        scheme, _, rest = self.url.rpartition("://")
         scheme = {"http": "ws", "https": "wss", "": "ws"}.get(scheme, scheme)
         if scheme not in ("ws", "wss") or not rest:
-            raise UsageError(f"lead must be ws://host:port or wss://host:port, not {url!r}", "lead")
-        self._url = f"{scheme}://{rest.rstrip('/').removesuffix(ROUTE)}{ROUTE}"
-        self._hello = hello
-        self._make_context = context
-        self._translation = translation
-        self._cores = cores
-        self._first_pause_s = self.pause_s = pause_s  # until it connects again, about
+            raise UsageError(f"lead must be ws://host:port or wss://host:port, not {self.url!r}", "lead")
+        self.url = f"{scheme}://{rest.rstrip('/').removesuffix(ROUTE)}{ROUTE}"
+        self._first_pause_s = self.pause_s
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
         self._stop = threading.Event()
@@ -82,14 +76,14 @@ class DraftClient:
                     if self._stop.is_set():
                         break
                     welcome = self._greet(self._socket)
-                    log.info("connected to the lead at %s", self._url)
+                    log.info("connected to the lead at %s", self.url)
                     reported = False
                     self._serve(self._socket, welcome)
             except Refusal:
                 raise
-            except (OSError, WebSocketException, LinkError) as error:
+            except (OSError, WebSocketException, LinkError, PromptError) as error:
                 if not reported and not self._stop.is_set():
-                    log.info("cannot connect to the lead at %s (%s): trying again", self._url, _reason(error))
+                    log.info("cannot connect to the lead at %s (%s): trying again", self.url, _reason(error))
                 reported = True
             finally:
                 self._socket = None
@@ -108,7 +102,7 @@ class DraftClient:
         """Raises UsageError for an invalid URL, OSError or WebSocketException if the connection fails."""
         try:
             return connect(
-                self._url,
+                self.url,
                 compression=None,
                 max_size=messages.MAX_FROM_LEAD,
                 open_timeout=_HANDSHAKE_S,
@@ -122,7 +116,7 @@ class DraftClient:
             raise UsageError(f"lead: {error}", "lead") from None
 
     def _greet(self, connection: ClientConnection) -> Welcome:
-        connection.send(messages.encode(self._hello))
+        connection.send(messages.encode(self.hello))
         answer = messages.from_lead(connection.recv(timeout=_HANDSHAKE_S))
         if isinstance(answer, Refused):
             raise Refusal(f"the lead refused this draft: {messages.printable(answer.reason)}")
@@ -157,29 +151,25 @@ class DraftClient:
     def _cache_for(self, n_ctx: int) -> Cache:
         if self._cache is None or self._n_ctx < n_ctx:
             self._cache = None  # freed first: two might not fit the memory
-            self._cache, self._n_ctx = Cache(self._make_context(n_ctx)), n_ctx
+            self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
         return self._cache
 
     @contextmanager
     def _draft(self, cache: Cache, begin: Begin, send: Callable[[Message], None]) -> Iterator[RemoteTarget]:
-        """Draft for one text. Raises LinkError if it cannot be translated."""
-        if self._cores is not None:
-            self._cores.begin()
-        context = cast(Decoder, _Announcing(cache.context, lambda: send(Alive(begin.serial)), self._cores))
-        target = RemoteTarget(begin, send, context.cancel)
-        if self._translation is None:
-            cache.begin(begin.tokens)
+        """Draft for one text. Raises PromptError if it cannot be translated."""
+        if self.cores is not None:
+            self.cores.begin()
+        context = cast(Decoder, _Announcing(cache.context, lambda: send(Alive(begin.serial)), self.cores))
+        target = side = RemoteTarget(begin, send, context.cancel)
+        text, n_vocab = begin.tokens, begin.n_vocab
+        if self.translation is None:
             guesser = chooser(begin.sampling, begin.banned)
-            drafter = Drafter(context, target, guesser, begin.n_vocab, Metrics(), begin.tokens)
         else:
-            try:
-                text, translator = self._translation.begin(begin.tokens)
-            except PromptError as error:
-                raise LinkError(f"the lead's text cannot be translated: {error}") from None
-            cache.begin(text)
-            side = TranslatedTarget(target, translator, Metrics(), local=False)
-            guesser = self._translation.guesser(ends=not begin.banned)
-            drafter = Drafter(context, side, guesser, context.n_vocab, Metrics(), text)
+            text, translator = self.translation.begin(text)
+            side, n_vocab = TranslatedTarget(target, translator, Metrics(), local=False), context.n_vocab
+            guesser = self.translation.guesser(ends=not begin.banned)
+        cache.begin(text)
+        drafter = Drafter(context, side, guesser, n_vocab, Metrics(), text)
         thread = DraftThread(drafter, target, on_end=lambda: send(Unable(begin.serial)))
         try:
             with thread:
@@ -204,13 +194,11 @@ class _Announcing:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > _ANNOUNCED:
             self.announce()
-        if self.cores is None:
-            return self.context.decode(tokens, n_rows)
-        n = self.cores.limit or self.cores.n_cores
-        self.context.set_threads(n, n)
-        logits = self.context.decode(tokens, n_rows)
-        self.cores.decoded()
-        return logits
+        if (cores := self.cores) is not None:
+            n = cores.limit or cores.n_cores
+            self.context.set_threads(n, n)
+            cores.decoded()
+        return self.context.decode(tokens, n_rows)
 
 
 def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:

@@ -94,7 +94,6 @@ class DraftProcess:
         self._drafts = drafts
         self._stop = threading.Event()
         self._has_failed = threading.Event()
-        self._failure: tuple[str, int] | None = None  # logged last, after so many connections, until the next one
         self._thread = threading.Thread(target=self._run, name="duo-process")
         self._usage_error: str | None = None  # why it cannot run with these options
 
@@ -111,16 +110,21 @@ class DraftProcess:
             return
         self._thread.start()
         end = time.monotonic() + _PATIENCE_S
-        while not (self._is_settled() or (stop and stop.is_set())) and time.monotonic() < end:
+        while not (self._is_settled or (stop and stop.is_set())) and time.monotonic() < end:
             self._has_failed.wait(_POLL_S)
         if self._usage_error is not None:
             raise UsageError(f"{self._name}: {self._usage_error}")
-        if not self._is_settled():
+        if not self._is_settled:
             log.info("%s is still loading: the target starts alone", self._name)
 
+    @property
+    def _n_joined(self) -> int:
+        return self._drafts.counts["joined"]
+
+    @property
     def _is_settled(self) -> bool:
         """Whether the draft has connected or failed."""
-        return self._has_failed.is_set() or self._drafts.counts["joined"] > 0
+        return self._has_failed.is_set() or self._n_joined > 0
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
@@ -131,27 +135,27 @@ class DraftProcess:
         self._listener.close()
 
     def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        said, pause_s = "", _FIRST_PAUSE_S  # `said`: the reason that was logged last, until it connects again
         while not self._stop.is_set():
-            began = time.monotonic()
-            status, reason = self._run_once()
+            began, n_joined = time.monotonic(), self._n_joined
+            status, reason = self._run_once(has_failed=bool(said))
             if self._stop.is_set():
                 return
-            if status == UsageError.exit_status and not self._is_settled():
+            if status == UsageError.exit_status and not self._is_settled:
                 self._usage_error = reason
                 self._has_failed.set()
                 return
-            if self._failure is None or self._failure[0] != reason:
+            if reason != said or self._n_joined > n_joined:
                 log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, reason)
-            self._failure = reason, self._drafts.counts["joined"]
+            said = reason
             self._has_failed.set()
             pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
-    def _run_once(self) -> tuple[int, str]:
-        """Run the process. Returns its exit status and why it ended."""
-        failure = last = ""
+    def _run_once(self, *, has_failed: bool) -> tuple[int, str]:
+        """Run the process, again if it `has_failed`. Returns its exit status and why it ended."""
+        failure, last, n_joined = "", "", self._n_joined
         try:
             process = subprocess.Popen(
                 self._command,
@@ -172,8 +176,8 @@ class DraftProcess:
                 except (msgspec.DecodeError, RecursionError):
                     last = line.strip().removeprefix("duo: error: ")
                     report = Report(last, logging.DEBUG)
-                if self._failure is not None and self._drafts.counts["joined"] > self._failure[1]:
-                    self._failure = None
+                if has_failed and self._n_joined > n_joined:
+                    has_failed = False
                     log.info("%s: connected again", self._name)
                 if report.level >= logging.ERROR:
                     failure = report.message
@@ -211,10 +215,11 @@ def main() -> None:
         plan = msgspec.json.decode(sys.argv[1], type=DraftPlan, dec_hook=lambda kind, value: kind(value))
         config, _ = fit(plan.model, None, replace(plan.context, n_ctx=DEVICE_CTX), name="draft")
         token = os.environ.pop(_TOKEN, "")
-        with closing(Model(config)) as model:
-            made = draft_client(model, plan.url, token, plan.context, plan.vocabulary, warmup=plan.warmup)
-            with made as client:
-                client.run()
+        with (
+            closing(Model(config)) as model,
+            draft_client(model, plan.url, token, plan.context, plan.vocabulary, warmup=plan.warmup) as client,
+        ):
+            client.run()
     except DuoError as error:
         log.error("%s", error)
         os._exit(error.exit_status)  # a lost RPC server may block threads forever

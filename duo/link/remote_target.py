@@ -29,8 +29,8 @@ class RemoteTarget:
         self._accepted = list(begin.tokens)
         self._may_draft = begin.may_draft
         self._next = len(self._accepted)  # the position after the last candidate
-        self._working_on: int | None = None  # the epoch of the candidate that is being drafted
-        self._n_known = 0  # accepted tokens that it builds on
+        self._is_drafting = False
+        self._n_known = 0  # accepted tokens that the last candidate builds on
         self._ended = False
 
     # The lead's side
@@ -45,7 +45,7 @@ class RemoteTarget:
             if text.epoch != self._epoch:
                 self._epoch = text.epoch
                 self._next = len(self._accepted)
-                if self._working_on is not None:
+                if self._is_drafting:
                     self._cancel()
             self._changed.notify_all()
 
@@ -60,31 +60,33 @@ class RemoteTarget:
             self._ended = True
             self._changed.notify_all()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the draft may continue."""
+        return self._may_draft and self._next < len(self._accepted) + self._n_ahead
+
     def wait_for_room(self) -> bool:
         """Block until the draft may continue. False after close()."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._has_room())
+            self._changed.wait_for(lambda: self._ended or self.has_room)
             return not self._ended
 
     def begin(self) -> DraftUpdate:
         """Begin a candidate."""
         with self._changed:
             n_seen, self._n_known = self._n_known, len(self._accepted)
-            self._working_on = self._epoch
+            self._is_drafting = True
             return DraftUpdate(self._epoch, self._accepted[n_seen:])
 
     def publish(self, epoch: int, position: int, guess: types.Guess, n_tokens: int, seconds: float) -> bool:
         """Send a candidate to the lead. False if it is already known to be useless."""
         with self._changed:
-            self._working_on = None
+            self._is_drafting = False
             if epoch != self._epoch:
                 return False
             self._next = position + 1
-            n_known = self._n_known
             right = position >= len(self._accepted) or self._accepted[position] == guess.token
-        made = (guess.token, guess.confidence, n_tokens, seconds)
-        self._send(GuessMessage(self._serial, epoch, n_known, position, *made))
+            made = (guess.token, guess.confidence, n_tokens, seconds)
+            message = GuessMessage(self._serial, epoch, self._n_known, position, *made)
+        self._send(message)
         return right
-
-    def _has_room(self) -> bool:
-        return self._may_draft and self._next < len(self._accepted) + self._n_ahead
