@@ -18,6 +18,7 @@ from duo.engine.decoder import Cache, Decoder
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics
+from duo.engine.queue import TargetSide
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import LinkError, PromptError, UsageError
 from duo.link import messages
@@ -160,7 +161,8 @@ class DraftClient:
         if self.cores is not None:
             self.cores.begin()
         context = cast(Decoder, _Announcing(cache.context, lambda: send(Alive(begin.serial)), self.cores))
-        target = side = RemoteTarget(begin, send, context.cancel)
+        target = RemoteTarget(begin, send, context.cancel)
+        side: TargetSide = target
         text, n_vocab = begin.tokens, begin.n_vocab
         if self.translation is None:
             guesser = chooser(begin.sampling, begin.banned)

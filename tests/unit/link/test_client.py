@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from duo.engine.cores import usable_cores
-from duo.errors import UsageError
+from duo.errors import LinkError, UsageError
 from duo.link.client import DraftClient, hello
 from duo.link.listener import Listener
-from duo.link.messages import Hello, Refused
+from duo.link.messages import Refused
 from tests.fakes import FakeContext
 from tests.proxy import Proxy
 from tests.serving import free_port
@@ -23,42 +23,21 @@ from tests.unit.link.backs import FINGERPRINT, TOKEN, N, Stage, Words
 HELLO = hello(TOKEN, Words().model)
 
 
-def fail() -> None:
-    raise RuntimeError("no memory")
-
-
-class Drafting(NamedTuple):
-    """A client, and what it has raised."""
-
-    client: DraftClient
-    raised: list[Exception]
-
-
 @contextmanager
 def drafting(
     port: int,
     make_context: Callable[[int], FakeContext] = lambda n_ctx: FakeContext(n_ctx=n_ctx, n_batch=64),
-    hello: Hello = HELLO,
     **options: Any,
-) -> Iterator[Drafting]:
+) -> Iterator[DraftClient]:
     """A client that runs on a thread of its own."""
-    client = DraftClient(f"127.0.0.1:{port}", hello, make_context, **options)
-    raised: list[Exception] = []
-
-    def work() -> None:
+    client = DraftClient(f"127.0.0.1:{port}", HELLO, make_context, **options)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(client.run)
         try:
-            client.run()
-        except Exception as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield Drafting(client, raised)
-    finally:
-        client.stop()
-        thread.join(60)
-        assert not thread.is_alive()
+            yield client
+        finally:
+            client.stop()
+            running.result(60)
 
 
 def serve(stage: Stage, port: int = 0) -> Listener:
@@ -73,13 +52,12 @@ def write(stage: Stage) -> int:
 
 
 def test_a_draft_that_fails_can_draft_no_more_for_this_text(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    contexts = iter([FakeContext(during=fail, n_batch=64)])
-    with serve(stage) as listener, drafting(listener.port, lambda _: next(contexts)):
+    with serve(stage) as listener, drafting(listener.port, lambda _: FakeContext(during=lambda: 1 / 0, n_batch=64)):
         stage.wait_for("joined", 1)
         stage.begin(lambda: until(lambda: "cannot draft for this text" in caplog.text))
         stage.finish()
         assert stage.n_accepted == 0
-        until(lambda: "the draft failed: no memory" in caplog.text)
+        until(lambda: "the draft failed: division by zero" in caplog.text)
         assert stage.drafts.n_connected == 1
     assert "Traceback" in caplog.text
 
@@ -98,25 +76,21 @@ def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: py
 
 def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duo.link.draft_connection.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
-    with serve(stage) as listener, drafting(listener.port, hello=_changed({"token": "wrong"})) as drafts:
-        until(lambda: drafts.raised)
-    assert str(drafts.raised[0]) == "the lead refused this draft: ?[2J?]0;mine?go away?"
+    wrong = hello("wrong", Words().model)
+    with serve(stage) as listener, pytest.raises(LinkError) as raised:
+        DraftClient(f"127.0.0.1:{listener.port}", wrong, lambda _: FakeContext()).run()
+    assert str(raised.value) == "the lead refused this draft: ?[2J?]0;mine?go away?"
 
 
 def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
     stage.drafts.target = None  # it is loading: it accepts connections, and ends them
-    with serve(stage) as listener, drafting(listener.port, pause_s=0.01) as drafts:
-        until(lambda: drafts.client.pause_s >= 0.08)
+    with serve(stage) as listener, drafting(listener.port, pause_s=0.01) as client:
+        until(lambda: client.pause_s >= 0.08)
         stage.drafts.target = FINGERPRINT
         stage.wait_for("joined", 1)
-        assert drafts.client.pause_s >= 0.08, "to be connected is not enough"
+        assert client.pause_s >= 0.08, "to be connected is not enough"
         write(stage)
-        assert drafts.client.pause_s == 0.01
-
-
-def _changed(changes: dict[str, object]) -> Hello:
-    values = {name: getattr(HELLO, name) for name in HELLO.__struct_fields__}
-    return Hello(**(values | changes))
+        assert client.pause_s == 0.01
 
 
 @pytest.mark.parametrize("url", ["", "ws://", "ftp://a", "file:///a"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -10,38 +9,26 @@ import pytest
 from duo.link.connection import DEFAULT_LIMITS, Connection, make_room
 
 
-class Fake:
+def waiting(since: float, *, is_waiting: bool = True) -> Mock:
     """What make_room() asks of a connection."""
-
-    def __init__(self, address: str, since: float, *, is_waiting: bool = True) -> None:
-        self.address = address
-        self.since = since
-        self.is_waiting = is_waiting
-        self.is_gone = False
-        self.transport = self
-
-    def abort(self) -> None:
-        self.is_gone = True
-
-    def is_closing(self) -> bool:
-        return self.is_gone
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-def closed_of(*connections: Fake) -> list[tuple[str, float]]:
-    """Which ones make_room() closes."""
-    make_room(cast(list[Connection], connections), 4)
-    return [(one.address, one.since) for one in connections if one.is_gone]
+    transport = Mock(**{"is_closing.return_value": False, "get_write_buffer_size.return_value": 0})
+    transport.abort.side_effect = lambda: transport.is_closing.configure_mock(return_value=True)
+    return Mock(since=since, is_waiting=is_waiting, transport=transport)
 
 
 def test_the_connection_that_has_waited_longest_makes_room() -> None:
-    one = [Fake("a", 1), Fake("b", 0, is_waiting=False), Fake("c", 3), Fake("d", 2)]
-    assert closed_of(*one) == []
-    assert closed_of(*one, Fake("e", 4)) == [("a", 1)]
-    assert closed_of(*one, Fake("f", 5)) == [("a", 1)], "there is room"
-    assert closed_of(*(Fake("busy", i, is_waiting=False) for i in range(4)), Fake("new", 9)) == [("new", 9)]
+    connections = [waiting(1), waiting(0, is_waiting=False), waiting(3), waiting(2)]
+
+    def closed() -> list[float]:
+        make_room(connections, 4)
+        return [one.since for one in connections if one.transport.abort.called]
+
+    assert closed() == []
+    connections.append(waiting(4))
+    assert closed() == closed() == [1], "then there is room"
+    busy = [waiting(i, is_waiting=False) for i in range(4)]
+    make_room([*busy, new := waiting(9)], 4)
+    assert new.transport.abort.called
 
 
 @pytest.mark.parametrize(

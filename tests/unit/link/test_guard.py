@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
@@ -76,7 +78,7 @@ def test_other_origins_are_refused(origin: str) -> None:
 
 def test_what_a_browser_sends_for_another_site_is_refused_without_an_origin_too() -> None:
     """As it does for images, scripts and links."""
-    foreign = {"sec_fetch_site": "cross-site"}
+    foreign: dict[str, Any] = {"sec_fetch_site": "cross-site"}
     for path in ("/", "/metrics", "/v1/duo/events", "/health"):
         assert status(path, **foreign) == status(path, origins=CHAT, **foreign) == 403
         assert status(path, origins=CHAT, origin="https://chat.example", **foreign) == 200
@@ -95,11 +97,11 @@ def test_a_websocket_that_is_refused_is_closed_before_it_is_accepted() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_each_key_passes_in_either_header(key: str) -> None:
-    for headers in ({"authorization": f"Bearer {key}"}, {"authorization": f"bearer  {key}"}, {"x_api_key": key}):
-        assert status(keys=KEYS, **headers) == 200
+    assert status(keys=KEYS, authorization=f"Bearer {key}") == status(keys=KEYS, x_api_key=key) == 200
+    assert status(keys=KEYS, authorization=f"bearer  {key}") == 200
 
 
-WRONG_KEYS: list[dict[str, str]] = [
+WRONG_KEYS: list[dict[str, Any]] = [
     *({"authorization": value} for value in (
         "", "Bearer", "Bearer sk-on", "Bearer sk-onex", "Bearer SK-ONE", "Bearer sk-one,sk-two", "Basic sk-one",
         "sk-one", "Bearer " + "x" * 10_000,
@@ -110,7 +112,7 @@ WRONG_KEYS: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("headers", WRONG_KEYS, ids=lambda headers: str(headers)[:40])
-def test_a_missing_or_wrong_key_is_refused(headers: dict[str, str]) -> None:
+def test_a_missing_or_wrong_key_is_refused(headers: dict[str, Any]) -> None:
     closed = [(path, "GET") for path in ("/metrics", "/nowhere", "/health/", "/v1/draft/", "/page")]
     closed += [("/", "POST"), ("/page/a.js", "PUT")]
     assert {status(*request, keys=KEYS, **headers) for request in closed} == {401}

@@ -18,6 +18,7 @@ from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, R
 from duo.llama.fingerprint import Fingerprint
 
 Parse = Callable[[bytes], Message]
+Sent = st.SearchStrategy[Message]
 
 MOST = 2**31 - 1
 
@@ -36,66 +37,53 @@ numbers = st.integers(0, MOST)
 words = st.text(max_size=256)
 ids = st.integers(-(2**31), MOST)
 tokens = st.lists(numbers, max_size=20)
-some_bytes = st.binary(max_size=40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 shares = st.floats(0, 1)
 logits = st.floats(-1e6, 1e6)
 
 samplings = st.builds(
     SamplingConfig,
-    temp=st.just(0.0) | st.floats(1e-5, 1e6),
-    top_k=numbers,
-    top_p=shares,
-    min_p=shares,
-    typical=shares,
-    repeat_penalty=st.floats(0.01, 100),
-    repeat_last_n=numbers,
-    presence_penalty=logits,
-    frequency_penalty=logits,
+    temp=st.just(0.0) | st.floats(1e-5, 1e6), top_k=numbers, top_p=shares, min_p=shares, typical=shares,
+    repeat_penalty=st.floats(0.01, 100), repeat_last_n=numbers, presence_penalty=logits, frequency_penalty=logits,
     logit_bias=st.lists(st.tuples(numbers, logits | st.just(-math.inf)), max_size=3).map(tuple),
-    samplers=st.permutations(SAMPLERS).map(tuple),
-    seed=st.integers(0, 2**63 - 1),
+    samplers=st.permutations(SAMPLERS).map(tuple), seed=st.integers(0, 2**63 - 1),
+)  # fmt: skip
+fingerprints = st.builds(Fingerprint, ids, ids, ids, ids, st.lists(st.binary(max_size=40)).map(tuple))
+of_drafts = st.one_of(
+    st.builds(Hello, ids, words, words, fingerprints),
+    st.builds(GuessMessage, numbers, numbers, numbers, numbers, numbers, finite, numbers, st.floats(0, 3600)),
+    st.builds(Alive, numbers),
+    st.builds(Unable, numbers),
 )
-fingerprints = st.builds(Fingerprint, ids, ids, ids, ids, st.lists(some_bytes).map(tuple))
-hellos = st.builds(Hello, ids, words, words, fingerprints)
-candidates = st.builds(GuessMessage, numbers, numbers, numbers, numbers, numbers, finite, numbers, st.floats(0, 3600))
-begins = st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans())
-texts = st.builds(Text, numbers, numbers, numbers, tokens, st.booleans())
-
-of_drafts = st.one_of(hellos, candidates, st.builds(Alive, numbers), st.builds(Unable, numbers))
-of_leads = st.one_of(st.builds(Welcome, numbers), st.builds(Refused, st.text()), begins, texts, st.builds(End, numbers))
-either = pytest.mark.parametrize(
-    ("parse", "sent", "other"),
-    [
-        pytest.param(messages.from_draft, of_drafts, messages.from_lead, id="draft"),
-        pytest.param(messages.from_lead, of_leads, messages.from_draft, id="lead"),
-    ],
+of_leads = st.one_of(
+    st.builds(Welcome, numbers),
+    st.builds(Refused, st.text()),
+    st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans()),
+    st.builds(Text, numbers, numbers, numbers, tokens, st.booleans()),
+    st.builds(End, numbers),
 )
-Sent = st.SearchStrategy[Message]
+PARSERS = (messages.from_draft, messages.from_lead)
 
 
-@either
+@pytest.mark.parametrize(("sender", "sent"), [(0, of_drafts), (1, of_leads)], ids=["draft", "lead"])
 @given(data=st.data())
-def test_a_message_is_understood_by_the_other_side_alone(
-    parse: Parse, sent: Sent, other: Parse, data: st.DataObject
-) -> None:
+def test_a_message_is_understood_by_the_other_side_alone(sender: int, sent: Sent, data: st.DataObject) -> None:
     message = data.draw(sent)
     encoded = messages.encode(message)
-    assert understood(parse, encoded) == message
-    assert understood(other, encoded) is None
-    assert understood(parse, encoded[: data.draw(st.integers(0, len(encoded) - 1))]) is None, "it was cut off"
+    assert understood(PARSERS[sender], encoded) == message
+    assert understood(PARSERS[1 - sender], encoded) is None
+    cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
+    assert understood(PARSERS[sender], cut) is None
 
 
 # Invalid messages
 
-ODD_NUMBERS = (-1, -(2**31), -(2**63), 2**31, 2**32, 2**63, 2**64 - 1, 0, 1, MOST)
-ODD_FLOATS = (math.nan, math.inf, -math.inf, -0.0, -1e-9, -1.0, 1e308, 5e-324, 3600.0, 3600.1, 1.0)
 ODD: tuple[object, ...] = (
-    *ODD_NUMBERS, *ODD_FLOATS, None, True, "", "7", "x" * 257, b"", b"7", b"x" * 8193, [], {}, [7], [b""] * 4097,
-    [[-1, 1.0]], [[1, math.nan]], {"top_p": 2}, {"samplers": ["best"]}, {"logit_bias": [[1, math.nan]]},
+    -1, -(2**31), -(2**63), 2**31, 2**32, 2**63, 2**64 - 1, 0, 1, MOST, math.nan, math.inf, -math.inf, -0.0, -1e-9,
+    -1.0, 1e308, 5e-324, 3600.0, 3600.1, None, True, "", "7", "x" * 257, b"", b"7", b"x" * 8193, [], {}, [7],
+    [b""] * 4097, [[-1, 1.0]], [[1, math.nan]], {"top_p": 2}, {"samplers": ["best"]}, {"logit_bias": [[1, math.nan]]},
+    {"vocab_type": 1, "n_vocab": 2, "bos": None, "eos": "x"},
 )  # fmt: skip
-
-
 values = st.sampled_from(ODD) | st.dictionaries(st.sampled_from(SamplingConfig.__slots__), st.sampled_from(ODD))
 nested = st.recursive(
     values,
@@ -105,7 +93,7 @@ nested = st.recursive(
 tags = st.sampled_from([1, 2, 3, 4, 16, 17, 18, 19, 20])
 
 
-@either
+@pytest.mark.parametrize("parse", PARSERS)
 @given(
     data=st.one_of(
         st.binary(max_size=200),
@@ -114,31 +102,24 @@ tags = st.sampled_from([1, 2, 3, 4, 16, 17, 18, 19, 20])
         values.map(lambda sampling: msgspec.msgpack.encode([18, 1, 2, 3, sampling, [], 4, [5], True])),
     )
 )
-def test_random_bytes_and_values(parse: Parse, sent: object, other: object, data: bytes) -> None:
+def test_random_bytes_and_values(parse: Parse, data: bytes) -> None:
     understood(parse, data)
 
 
-OPENINGS = pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a", b"\x81\x91", b"\xdc\x00\x01"], ids=bytes.hex)
 BEGINNINGS = (
     b"",
     b"\x93\x03\x01",
-    b"\x93\x14\x01",
     b"\x96\x13\x01\x01\x01",
-    b"\x99\x12\x01\x01\x01",
     b"\x99\x12\x01\x01\x01\x80\x90\x01",
-    b"\x9a\x02" + b"\x01" * 8,
-    b"\x9a\x01\x01\xa0\xa0\x01\x02\x03\x04",
+    b"\x95\x01\x01\xa0\xa0",
 )
 
 
-@OPENINGS
-@pytest.mark.parametrize("parse", [messages.from_draft, messages.from_lead])
+@pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a", b"\x81\x91", b"\xdc\x00\x01"], ids=bytes.hex)
+@pytest.mark.parametrize("parse", PARSERS)
 def test_nesting_without_end(parse: Parse, opening: bytes) -> None:
     for beginning in BEGINNINGS:
         assert understood(parse, beginning + opening * (60_000 // len(opening))) is None
-
-
-# Hellos of other versions
 
 
 @given(version=st.integers(-(2**63), 2**64 - 1), rest=st.lists(nested, max_size=12))

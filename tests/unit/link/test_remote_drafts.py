@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 from duo.link.remote_drafts import MOST, RemoteDraft, RemoteDrafts
 from duo.spec.policy import StepCost
 
 
-@dataclass
-class LearnedPolicy:
-    prefers_target_alone: bool = False
-    latency_s: float = 0.25
-
-
-class Standing:
+class Standing(SimpleNamespace):
     """What RemoteDrafts knows of a draft."""
 
     def __init__(self, name: str = "a draft") -> None:
-        self.name = name
-        self.policy = LearnedPolicy()
-        self.current: object = None
-        self.is_unable = self.has_stalled = False
-        self.answers = True
+        policy = SimpleNamespace(prefers_target_alone=False, latency_s=0.25)
+        super().__init__(name=name, policy=policy, current=None, is_unable=False, has_stalled=False, answers=True)
 
     @property
     def is_usable(self) -> bool:
-        return self.answers and not self.is_unable
+        return bool(self.answers and not self.is_unable)
 
     @property
     def draft(self) -> RemoteDraft:

@@ -19,20 +19,10 @@ from tests.unit.link.backs import FINGERPRINT, Stage, hello, raw_websocket
 TOO_BIG, TOO_MANY = 1009, 1008
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Stage, int]]:
-    with Stage() as stage, Listener(stage.app, "127.0.0.1", 0) as listener:
-        yield stage, listener.port
-
-
 @pytest.fixture
-def stage(served: tuple[Stage, int]) -> Stage:
-    return served[0]
-
-
-@pytest.fixture
-def port(served: tuple[Stage, int]) -> int:
-    return served[1]
+def port(stage: Stage) -> Iterator[int]:
+    with Listener(stage.app, "127.0.0.1", 0) as listener:
+        yield listener.port
 
 
 @contextmanager
