@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +11,8 @@ from typing import Any
 import pytest
 
 import duo
-from duo.config import SamplingConfig
-from duo.engine.branches import BranchingDrafter
-from duo.engine.drafter import Drafter
 from tests.command import ONE_EACH, ROOT, models, python
 from tests.command import duo as run_duo
-from tests.prompts import PROMPTS
-from tests.proof.pair import ONE, TWO, opened, policies
 from tests.serving import PATIENCE_S
 
 PROMPT = "Once upon a time"
@@ -69,20 +63,6 @@ def test_texts_are_those_of_the_command(llm: duo.Engine, demo_pair: tuple[Path, 
         assert [future.result(PATIENCE_S) for future in futures] == [plain, sampled, plain]
 
 
-@pytest.mark.parametrize(("kind", "temp"), [("code", 0.0), ("story", 0.8)])
-def test_the_exact_text_is_the_targets_own_in_every_schedule(
-    demo_pair: tuple[Path, Path], kind: str, temp: float
-) -> None:
-    """In short: tests/proof/test_identity.py has all of it."""
-    with opened(*demo_pair, n=10) as pair:
-        plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=temp, seed=5))
-        logprobs = pair.logprobs
-        assert len(plain) == len(logprobs) == 10
-        for i, (name, policy) in enumerate(policies().items()):
-            assert pair.write(pair.draft, policy, (ONE, TWO)[i % 2]) == plain, name
-            assert pair.logprobs == logprobs, f"{name}: to the last bit"
-
-
 # What it leaves alone
 
 POLITE = """
@@ -125,32 +105,6 @@ def test_no_thread_outlives_a_text(llm: duo.Engine) -> None:
         if thread.name in ("duo-target", "duo-draft"):
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("schedule", ["async", "sync"])
-def test_a_draft_that_fails_is_logged_once_and_the_text_goes_on(
-    schedule: str,
-    demo_pair: tuple[Path, Path],
-    texts: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no more ideas")
-
-    with load(demo_pair, schedule=schedule) as engine:
-        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "duo"):
-            for drafter in (Drafter, BranchingDrafter):
-                patch.setattr(drafter, "step", fail)
-            answer = engine.generate(PROMPT, max_tokens=N)
-        again = engine.generate(PROMPT, max_tokens=N)
-    assert [answer.text, again.text] == [texts[0]] * 2
-    assert answer.statistics.draft is not None
-    assert again.statistics.draft is not None
-    assert (answer.statistics.draft.error, again.statistics.draft.error) == ("no more ideas", None)
-    (record,) = [record for record in caplog.records if "no more ideas" in record.getMessage()]
-    assert record.exc_info is not None
-    assert isinstance(record.exc_info[1], RuntimeError)
 
 
 def test_exact_text_after_a_common_prefix_is_that_of_a_new_context(demo_pair: tuple[Path, Path]) -> None:

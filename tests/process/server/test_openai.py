@@ -31,9 +31,6 @@ class Client:
     def complete(self, prompt: Any = PARIS, most: int = 8, **more: Any) -> Any:
         return self.sdk.completions.create(model="", prompt=prompt, max_tokens=most, **more)
 
-    def write(self, prompt: Any = PARIS, most: int = 8, **more: Any) -> str:
-        return str(self.complete(prompt, most, **more).choices[0].text)
-
     def answer(self, *said: Any, most: int = 24, **more: Any) -> Any:
         """The user begins, the assistant answers; or messages."""
         messages = [
@@ -53,10 +50,6 @@ def client(lead: LeadProcess) -> Iterator[Client]:
         yield client
 
 
-def tokenize(lead: LeadProcess, text: str) -> list[int]:
-    return list(lead.post("/tokenize", content=text).json()["tokens"])
-
-
 def test_a_chat_is_answered_as_by_the_command(client: Client, demo_pair: tuple[Path, Path]) -> None:
     run = duo("-m", demo_pair[0], "--chat", "-p", ADDITION, "-n", "24", "--exact", *ONE_EACH)
     assert run.status == 0
@@ -72,30 +65,6 @@ def test_a_chat_is_answered_as_by_the_command(client: Client, demo_pair: tuple[P
     assert client.sdk.models.retrieve(name) == model
 
 
-def test_usage_timings_and_metrics_agree(client: Client, lead: LeadProcess) -> None:
-    wait_until(lambda: lead.metric("llamacpp:requests_processing") == 0)
-    before, prompt = lead.metrics(), "No test has asked this before:"
-    n_prompt = len(tokenize(lead, prompt))
-    verified = accepted = 0
-    for n_cached in (0, n_prompt - 1):
-        answer = client.complete(prompt, most=12, extra_body=LONG)
-        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (n_prompt, 12)
-        assert answer.usage.prompt_tokens_details.cached_tokens == n_cached
-        timings = answer.timings
-        assert (timings["cache_n"], timings["prompt_n"], timings["predicted_n"]) == (n_cached, n_prompt - n_cached, 12)
-        verified, accepted = verified + timings.get("draft_n", 0), accepted + timings.get("draft_n_accepted", 0)
-    after = lead.metrics()
-    for name, added in {
-        "llamacpp:prompt_tokens_total": n_prompt + 1,
-        "duo:prompt_tokens_cached_total": n_prompt - 1,
-        "llamacpp:tokens_predicted_total": 24,
-        "spec_decode_num_draft_tokens_total": verified,
-        "spec_decode_num_accepted_tokens_total": accepted,
-        'duo:generations_total{stop="token limit"}': 2,
-    }.items():
-        assert after[name] - before.get(name, 0) == added, name
-
-
 def test_a_second_turn_is_read_from_the_cache(client: Client) -> None:
     first = client.answer(FRUIT)
     said = (FRUIT, first.choices[0].message.content, "Another one, please.")
@@ -104,41 +73,19 @@ def test_a_second_turn_is_read_from_the_cache(client: Client) -> None:
         second = client.answer(*said)
         n_cached.append(second.usage.prompt_tokens_details.cached_tokens)
         texts.append(second.choices[0].message.content)
-        client.write("1, 2, 3,", most=2)  # which leaves nothing of it in the cache
+        client.complete("1, 2, 3,", most=2)  # which leaves nothing of it in the cache
     assert n_cached[0] >= first.usage.prompt_tokens
     assert n_cached[1] == 0
     assert texts[0] == texts[1]
 
 
-def test_sampling(client: Client, lead: LeadProcess) -> None:
-    texts = [client.write("A fruit:", most=6, temperature=1, seed=seed) for seed in (1, 1, 2, 3, 4)]
-    assert texts[0] == texts[1]
-    assert len(set(texts)) > 2
-    assert len({client.write("A fruit:", most=6, temperature=1.2) for _ in range(3)}) > 1
-    assert client.write("A fruit:", most=6, temperature=1, top_p=0, seed=2) == client.write("A fruit:", most=6)
-    (wanted,) = tokenize(lead, " Rome")
-    assert client.write(most=2, logit_bias={str(wanted): 100}) == " Rome Rome"
-    ones = client.write("1, 1, 1, 1, 1, 1,", most=8)
-    assert client.write("1, 1, 1, 1, 1, 1,", most=8, frequency_penalty=50).count(" 1") < ones.count(" 1")
-
-
-FRUITS = {
-    "type": "object",
-    "properties": {"fruit": {"enum": ["apple", "pear"]}, "ripe": {"type": "boolean"}},
-    "required": ["fruit", "ripe"],
-    "additionalProperties": False,
-}
-
-
 def test_a_schema_or_grammar_holds_for_one_request(client: Client) -> None:
     expected = client.say(FRUIT)
-    form = {"type": "json_schema", "json_schema": {"name": "fruit", "strict": True, "schema": FRUITS}}
+    schema = {"type": "object", "properties": {"fruit": {"enum": ["apple", "pear"]}}, "required": ["fruit"]}
+    form = {"type": "json_schema", "json_schema": {"name": "fruit", "strict": True, "schema": schema}}
     (choice,) = client.answer(FRUIT, most=48, temperature=1, seed=3, response_format=form).choices
-    found = json.loads(choice.message.content)
-    assert (choice.finish_reason, found["fruit"] in ("apple", "pear"), type(found["ripe"])) == ("stop", True, bool)
-    assert client.say(FRUIT, response_format={"type": "json_object"}).startswith("{")
-    with client.complete(stream=True, extra_body={"grammar": 'root ::= "🙂🎉"'}) as stream:
-        assert "".join(chunk.choices[0].text for chunk in stream) == "🙂🎉"
+    assert choice.finish_reason == "stop"
+    assert json.loads(choice.message.content)["fruit"] in ("apple", "pear")
     assert client.say(FRUIT) == expected
 
 
@@ -195,26 +142,24 @@ def test_calls_of_a_tool_are_constrained(demo_pair: tuple[Path, Path], tmp_path:
     cities = ["Oslo", "Rome", "Lima"]
     weather = {
         "type": "object",
-        "properties": {"city": {"$ref": "#/$defs/City"}, "days": {"type": "array", "items": {"type": "boolean"}}},
+        "properties": {"city": {"$ref": "#/$defs/City"}},
         "required": ["city"],
         "$defs": {"City": {"enum": cities}},
     }
     target = with_chat_template(demo_pair[1], tmp_path / "hermes.gguf", HERMES)
     tools = [{"type": "function", "function": {"name": "get_weather", "description": "It", "parameters": weather}}]
     named = {"type": "function", "function": {"name": "get_weather"}}
-    quiet = {"chat_template_kwargs": {"enable_thinking": False}}
+    quiet = {"tool_choice": named, "extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}
+    function = {"name": "get_weather", "arguments": json.dumps({"city": "Rome"})}
+    called = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+    asked = {"role": "user", "content": "The weather in Rome?"}
     with LeadProcess(target, "-c", "2048", "--exact") as lead:
-        client = Client(lead)
-        answer = client.answer("Hi", most=256, tools=tools, tool_choice=named, extra_body=quiet)
-        (call,) = answer.choices[0].message.tool_calls
-        found = json.loads(call.function.arguments)
-        assert (call.function.name, found["city"] in cities) == ("get_weather", True)
-        assert all(isinstance(day, bool) for day in found.get("days", []))
-
-        # A model that may call does as it did before.
-        function = {"name": "get_weather", "arguments": json.dumps({"city": "Rome"})}
-        called = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
-        asked = {"role": "user", "content": "The weather in Rome?"}
-        (choice,) = client.answer(*[asked, called] * 3, asked, most=256, tools=tools).choices
-        assert choice.finish_reason == "tool_calls"
-        assert json.loads(choice.message.tool_calls[0].function.arguments)["city"] == "Rome"
+        cases: Any = (
+            (["Hi"], quiet, cities),
+            ([*[asked, called] * 3, asked], {}, ["Rome"]),  # a model that may call does as it did before
+        )
+        for said, more, expected in cases:
+            answer = Client(lead).answer(*said, most=256, tools=tools, **more)
+            (call,) = answer.choices[0].message.tool_calls
+            assert call.function.name == "get_weather"
+            assert json.loads(call.function.arguments)["city"] in expected

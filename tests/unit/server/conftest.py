@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,9 @@ from starlette.testclient import TestClient
 from duo.engine.engine import Engine
 from duo.server.lead import Lead
 from tests.scripted import ScriptedSlot, scripted_engine
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+ASKED: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
 
 
 @pytest.fixture
@@ -61,3 +65,22 @@ def metric(client: TestClient, name: str) -> float:
     """The value of a metric, with its labels, which is not there as long as it is 0."""
     found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
     return float(found[1]) if found else 0.0
+
+
+def answer_of(client: TestClient, path: str, **fields: Any) -> dict[str, Any]:
+    """The JSON of a whole answer."""
+    response = client.post(path, json=ASKED | fields)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/json"
+    return dict(response.json())
+
+
+def chunks_of(client: TestClient, path: str, **fields: Any) -> list[dict[str, Any]]:
+    """Of a stream, all but the [DONE] at its end."""
+    response = client.post(path, json=ASKED | fields | {"stream": True})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-cache", "no")
+    *lines, last, rest = response.text.split("\n\n")
+    assert (last, rest) == ("data: [DONE]", "")
+    return [json.loads(line.removeprefix("data: ")) for line in lines]

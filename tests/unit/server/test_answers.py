@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,28 +10,7 @@ from starlette.testclient import TestClient
 from duo.llama.chat_template import ChatTemplate
 from tests.chat_templates import HERMES
 from tests.scripted import N_CTX, TEXT, ScriptedSlot
-
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-FIELDS: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
-
-
-def answer(client: TestClient, path: str = COMPLETIONS, **fields: Any) -> dict[str, Any]:
-    response = client.post(path, json=FIELDS | fields)
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == "application/json"
-    return dict(response.json())
-
-
-def events(client: TestClient, path: str = COMPLETIONS, **fields: Any) -> list[dict[str, Any]]:
-    """Of a stream, all but the [DONE] at its end."""
-    response = client.post(path, json=FIELDS | fields | {"stream": True})
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.headers["cache-control"] == "no-cache"
-    assert response.headers["x-accel-buffering"] == "no"
-    *lines, last, rest = response.text.split("\n\n")
-    assert (last, rest) == ("data: [DONE]", "")
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
+from tests.unit.server.conftest import CHAT, COMPLETIONS, answer_of, chunks_of
 
 
 def choice_of(document: dict[str, Any]) -> dict[str, Any]:
@@ -53,22 +31,21 @@ def text_of(document: dict[str, Any]) -> str:
     ],
 )
 def test_a_whole_answer(client: TestClient, path: str, kind: str, prefix: str, content: dict[str, Any]) -> None:
-    document = answer(client, path)
+    document = answer_of(client, path)
     assert (document["object"], document["model"]) == (kind, "scripted")
     assert document["id"].startswith(prefix)
-    assert document["id"] != answer(client, path)["id"]
+    assert document["id"] != answer_of(client, path)["id"]
     assert document["choices"] == [{"index": 0, **content, "logprobs": None, "finish_reason": "stop"}]
-    assert answer(client, path.removeprefix("/v1"))["choices"] == document["choices"]
+    assert answer_of(client, path.removeprefix("/v1"))["choices"] == document["choices"]
 
 
 @pytest.mark.parametrize(("path", "kind"), [(COMPLETIONS, "text_completion"), (CHAT, "chat.completion.chunk")])
 def test_a_stream(client: TestClient, path: str, kind: str) -> None:
-    chunks = events(client, path)
+    chunks = chunks_of(client, path)
     assert "".join(map(text_of, chunks)) == TEXT
     assert {chunk["object"] for chunk in chunks} == {kind}
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert [choice_of(chunk)["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
-    assert not any("usage" in chunk for chunk in chunks)
     if path == CHAT:
         assert choice_of(chunks[0])["delta"] == {"role": "assistant", "content": ""}
         assert all("role" not in choice_of(chunk)["delta"] for chunk in chunks[1:])
@@ -76,27 +53,23 @@ def test_a_stream(client: TestClient, path: str, kind: str) -> None:
 
 def test_usage_counts_tokens_and_what_was_cached(client: TestClient) -> None:
     for n_cached in (0, 6):
-        document = answer(client, prompt="abcdef", max_tokens=9)
-        assert document["usage"] == {
+        usage = {
             "prompt_tokens": 7,
             "completion_tokens": 9,
             "total_tokens": 16,
             "prompt_tokens_details": {"cached_tokens": n_cached},
         }
-    for include in (True, False):
-        chunks = events(client, CHAT, stream_options={"include_usage": include})
-        assert [chunk.get("usage") for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
-        if include:
-            assert chunks[-1]["choices"] == []
-            assert chunks[-1]["usage"] == answer(client, CHAT)["usage"] | {
-                "prompt_tokens_details": chunks[-1]["usage"]["prompt_tokens_details"]
-            }
-        assert ("usage" in chunks[-1]) == include
+        assert answer_of(client, COMPLETIONS, prompt="abcdef", max_tokens=9)["usage"] == usage
+    asked: Any = {"prompt": "abcdef", "max_tokens": 9}
+    *chunks, last = chunks_of(client, COMPLETIONS, stream_options={"include_usage": True}, **asked)
+    assert (last["choices"], last["usage"]) == ([], usage)
+    chunks += chunks_of(client, COMPLETIONS, stream_options={"include_usage": False}, **asked)
+    assert not any("usage" in chunk for chunk in chunks)
 
 
 def test_timings_count_the_prompt_the_text_and_the_candidates(client: TestClient) -> None:
-    whole = answer(client, prompt="abcdef", max_tokens=9)["timings"]
-    streamed = events(client, prompt="abcdefgh", max_tokens=9)[-1]["timings"]
+    whole = answer_of(client, COMPLETIONS, prompt="abcdef", max_tokens=9)["timings"]
+    streamed = chunks_of(client, COMPLETIONS, prompt="abcdefgh", max_tokens=9)[-1]["timings"]
     counts = ("cache_n", "prompt_n", "predicted_n", "draft_n", "draft_n_accepted")
     assert [whole[name] for name in counts] == [0, 7, 9, 6, 6]
     assert [streamed[name] for name in counts] == [7, 2, 9, 6, 6]
@@ -106,12 +79,14 @@ def test_timings_count_the_prompt_the_text_and_the_candidates(client: TestClient
 
 def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient, slot: ScriptedSlot) -> None:
     slot.text = "aéiou"
-    pieces = [(text_of(chunk), chunk["duo"]) for chunk in events(client, duo=True) if "duo" in chunk]
+    pieces = [(text_of(chunk), chunk["duo"]) for chunk in chunks_of(client, COMPLETIONS, duo=True) if "duo" in chunk]
     assert pieces == [
         ("aé", {"tokens": 3, "sources": [["draft", 1], ["target", 1]]}),
         ("iou", {"tokens": 3, "sources": [["draft", 2], ["target", 1]]}),
     ]
-    assert not any("duo" in chunk for chunk in [*events(client), *events(client, duo=False)])
+    assert not any(
+        "duo" in chunk for chunk in [*chunks_of(client, COMPLETIONS), *chunks_of(client, COMPLETIONS, duo=False)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +103,7 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
     ],
 )
 def test_where_a_text_ends(client: TestClient, fields: dict[str, Any], text: str, reason: str) -> None:
-    whole, chunks = answer(client, **fields), events(client, **fields)
+    whole, chunks = answer_of(client, COMPLETIONS, **fields), chunks_of(client, COMPLETIONS, **fields)
     assert text_of(whole) == "".join(map(text_of, chunks)) == text
     assert choice_of(whole)["finish_reason"] == choice_of(chunks[-1])["finish_reason"] == reason
 
@@ -183,7 +158,7 @@ def test_reasoning_and_calls_whole_and_streamed(
 ) -> None:
     slot.target.chat_template = slot.target.tool_template = ChatTemplate(HERMES)
     slot.text = text
-    whole, chunks = answer(client, CHAT, **fields), events(client, CHAT, **fields)
+    whole, chunks = answer_of(client, CHAT, **fields), chunks_of(client, CHAT, **fields)
     assert without_ids(choice_of(whole)["message"]) == {"role": "assistant", **message}
     assert without_ids(message_of(chunks)) == {"role": "assistant", **message, "content": message["content"] or ""}
     assert [choice_of(found)["finish_reason"] for found in (whole, chunks[-1])] == [reason] * 2

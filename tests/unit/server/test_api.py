@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
-from duo.errors import UsageError
 from duo.llama.grammar import schema_grammar
 from duo.server.lead import Lead
 from tests.scripted import BOS, N_CTX, N_VOCAB, ScriptedSlot, tokens_of
@@ -73,6 +69,7 @@ def test_malformed_bodies_are_refused(client: TestClient, name: str) -> None:
 
 # Values out of range
 
+# Bounds of numbers are those of the options: see tests/unit/config.
 WRONG: dict[str, list[Any]] = {
     "prompt": [None, 1, {}, [None], [[1]], [1.5], [True], [-1], [N_VOCAB], [2**64], ["a", "b"], []],
     "messages": [None, [], {}, "hello", [1], [{}], [{"content": "a"}], [{"role": 1, "content": "a"}], [user(1)],
@@ -80,15 +77,9 @@ WRONG: dict[str, list[Any]] = {
                  [{"role": "assistant", "tool_calls": [{}]}]],
     "max_tokens": [-2, 2**31, 2**63, 10**400, 1.5, "5", True, [], {}],
     "max_completion_tokens": [-2, "5"],
-    "n_predict": ["5", 1.5],
     "temperature": [-0.1, 1e7, "hot", True, []],
-    "top_p": [-0.1, 1.1, "1"],
     "top_k": [-2, 2**31, 0.5],
-    "min_p": [-1, 2],
-    "typical_p": [-1, 2],
-    "repeat_penalty": [0, -1, 1001],
     "repeat_last_n": [-2, 2**31],
-    "presence_penalty": [-1e7, 1e7, "1"],
     "frequency_penalty": [-1e7, 1e7, "1"],
     "seed": [1.5, "1"],
     "stop": [[1], {}, ["x"] * 33, "x" * 1025],
@@ -101,10 +92,7 @@ WRONG: dict[str, list[Any]] = {
     "response_format": ["json", {"type": 5}, {"type": "xml"}],
     "grammar": [5, "x" * (2**18 + 1), " ", "a\0"],
     "json_schema": ["{}", [], {"type": "nonsense"}, {"$ref": "#/none"}, {"$ref": "https://192.0.2.1/schema"}],
-    "ignore_eos": ["yes", 1],
-    "model": [1, {}],
     "echo": [True, 1],
-    "suffix": ["x", 1],
     "tools": [{}, [1], [{"type": "function", "function": {"name": "now"}}]],
     "functions": [{}, [1]],
     "logprobs": [-1, 21, "yes"],
@@ -160,43 +148,35 @@ def test_without_options_the_defaults_hold(client: TestClient, slot: ScriptedSlo
 
 
 @pytest.mark.parametrize(
-    ("fields", "sampling"),
+    ("fields", "config"),
     [
-        ({"temperature": 0.7, "top_p": 0.5, "top_k": 9}, {"temp": 0.7, "top_p": 0.5, "top_k": 9}),
-        ({"temperature": 1e-9, "top_k": -1}, {"temp": 0.0, "top_k": 0}),
-        ({"min_p": 0.2, "typical_p": 0.3}, {"min_p": 0.2, "typical": 0.3}),
-        ({"repeat_penalty": 1.5, "repeat_last_n": -1}, {"repeat_penalty": 1.5, "repeat_last_n": N_CTX}),
+        ({"temperature": 0.7, "top_p": 0.5, "top_k": 9}, SamplingConfig(temp=0.7, top_p=0.5, top_k=9)),
+        (
+            {"temperature": 1e-9, "top_k": -1, "min_p": 0.2, "typical_p": 0.3},
+            SamplingConfig(0.0, 0, min_p=0.2, typical=0.3),
+        ),
+        ({"repeat_penalty": 1.5, "repeat_last_n": -1}, SamplingConfig(repeat_penalty=1.5, repeat_last_n=N_CTX)),
         (
             {"presence_penalty": 1, "frequency_penalty": -1, "repeat_last_n": 5},
-            {"presence_penalty": 1.0, "frequency_penalty": -1.0, "repeat_last_n": 5},
+            SamplingConfig(presence_penalty=1.0, frequency_penalty=-1.0, repeat_last_n=5),
         ),
-        ({"logit_bias": {"7": 100, "008": -1.5}}, {"logit_bias": ((7, 100.0), (8, -1.5))}),
+        ({"logit_bias": {"7": 100, "008": -1.5}}, SamplingConfig(logit_bias=((7, 100.0), (8, -1.5)))),
         (
             {"logit_bias": [[7, False], ["ab", -2], ["8", 1e6]]},
-            {"logit_bias": ((7, -math.inf), *((token, -2.0) for token in tokens_of("ab")), (8, 1e6))},
+            SamplingConfig(logit_bias=((7, -math.inf), *((token, -2.0) for token in tokens_of("ab")), (8, 1e6))),
         ),
-        ({"logit_bias": {"é": False}}, {"logit_bias": tuple((token, -math.inf) for token in tokens_of("é"))}),
-    ],
-)
-def test_sampling_options(
-    client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], sampling: dict[str, Any]
-) -> None:
-    assert asked(client, slot, seed=5, **fields).sampling == SamplingConfig(**sampling, seed=5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "stop"),
-    [
         ({"max_tokens": 5}, StopConfig(5)),
         ({"n_predict": 5}, StopConfig(5)),
         ({"max_completion_tokens": 2, "max_tokens": 5, "n_predict": 6}, StopConfig(2)),
-        ({"max_tokens": -1}, StopConfig(-1)),
-        ({"stop": "x"}, StopConfig(-1, ("x",))),
+        ({"max_tokens": -1, "stop": "x"}, StopConfig(-1, ("x",))),
         ({"stop": ["x", "y"], "ignore_eos": True, "max_tokens": 9}, StopConfig(9, ("x", "y"), True)),
     ],
 )
-def test_stop_options(client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], stop: StopConfig) -> None:
-    assert asked(client, slot, **fields).stop == stop
+def test_options(
+    client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], config: SamplingConfig | StopConfig
+) -> None:
+    found = asked(client, slot, seed=0, **fields)
+    assert config == (found.sampling if isinstance(config, SamplingConfig) else found.stop)
 
 
 def test_the_options_of_the_server_are_the_defaults(make_lead: Callable[..., Lead], slot: ScriptedSlot) -> None:
@@ -225,35 +205,3 @@ def test_the_options_of_the_server_are_the_defaults(make_lead: Callable[..., Lea
 )
 def test_grammars(client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], grammar: str | None) -> None:
     assert asked(client, slot, **fields).grammar == grammar
-
-
-def test_schemas_wait_in_a_queue_of_their_own(
-    make_lead: Callable[..., Lead], slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some are converted or wait, however they end, and requests without one do not wait."""
-    gate = threading.Event()
-
-    def wait(*_: Any) -> str:
-        gate.wait(60)
-        raise UsageError("no schema")
-
-    monkeypatch.setattr("duo.server.generation_request.schema_grammar", wait)
-    monkeypatch.setattr("duo.server.parse_request.MAX_SLOW", 4)
-    lead = make_lead()
-
-    async def ask(**fields: Any) -> int:
-        transport = httpx.ASGITransport(lead.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return (await client.post(TEXTS[0], json={"prompt": "a"} | fields)).status_code
-
-    async def ask_all() -> None:
-        for _ in range(2):
-            gate.clear()
-            schemas = [asyncio.create_task(ask(json_schema={})) for _ in range(5)]
-            done, waiting = await asyncio.wait(schemas, return_when=asyncio.FIRST_COMPLETED, timeout=60)
-            assert [task.result() for task in done] == [503]
-            assert await ask() == 200
-            gate.set()
-            assert {await task for task in waiting} == {400}
-
-    asyncio.run(ask_all())

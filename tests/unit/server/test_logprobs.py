@@ -15,9 +15,7 @@ from duo.llama.model import Model
 from duo.server.response_formatter import LogprobsFormatter
 from duo.spec.types import Step, TokenLogprobs
 from tests.scripted import TEXT, ScriptedSlot
-
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-ASKED: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+from tests.unit.server.conftest import CHAT, COMPLETIONS, answer_of, chunks_of
 
 PIECES = (b"", b"Par", b"is", "é".encode()[:1], "é".encode()[1:], b"\n\n", b"!\n", b"")
 END, PAR, IS, FIRST_HALF, SECOND_HALF, STOP, HIDES_A_PART, SPECIAL = range(8)
@@ -103,7 +101,7 @@ def test_parts_of_a_character_have_their_bytes_and_count_as_one() -> None:
 def test_how_many_are_asked_for(
     client: TestClient, slot: ScriptedSlot, path: str, fields: dict[str, Any], n: int | None
 ) -> None:
-    choice = client.post(path, json=ASKED | fields).json()["choices"][0]
+    choice = answer_of(client, path, **fields)["choices"][0]
     assert slot.requests[-1].config.n_logprobs == n
     assert (choice["logprobs"] is None) == (n is None)
 
@@ -111,12 +109,11 @@ def test_how_many_are_asked_for(
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("stop", [None, "France", "pit"])
 def test_a_stream_has_those_of_the_whole_answer(client: TestClient, path: str, stop: str | None) -> None:
-    asked = ASKED | {"logprobs": 2 if path == COMPLETIONS else True, "stop": stop}
-    choice = client.post(path, json=asked).json()["choices"][0]
+    asked: dict[str, Any] = {"logprobs": 2 if path == COMPLETIONS else True, "stop": stop}
+    choice = answer_of(client, path, **asked)["choices"][0]
     text, whole = choice["text"] if path == COMPLETIONS else choice["message"]["content"], choice["logprobs"]
     assert text == (TEXT.partition(stop)[0] if stop else TEXT)
-    lines = client.post(path, json=asked | {"stream": True}).text.split("\n\n")
-    choices = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines[:-2]]
+    choices = [chunk["choices"][0] for chunk in chunks_of(client, path, **asked)]
     chunks = [chunk["logprobs"] for chunk in choices if chunk["logprobs"]]
     assert len(chunks) > 3
     assert {name: list(chain(*(chunk[name] or () for chunk in chunks))) for name in whole} == {

@@ -31,11 +31,9 @@ def parse(form: AnswerFormat, pieces: Iterable[str]) -> list[Part]:
 def fold(parts: Iterable[Part]) -> list[Any]:
     """The parts with the text of neighbours of the same kind joined, in order: ("?", text), text, and calls."""
     found: list[Any] = []
-    for (is_reasoning, call, _), same in groupby(
-        parts, lambda part: (part.is_reasoning, part.call, part.call and part)
-    ):
+    for (is_reasoning, call), same in groupby(parts, lambda part: (part.is_reasoning, part.call and part)):
         text = "".join(part.text for part in same)
-        found.append(call or (("?", text) if is_reasoning else text))
+        found.append(call.call if call else ("?", text) if is_reasoning else text)
     return found
 
 
@@ -50,17 +48,13 @@ def both(form: AnswerFormat, text: str) -> list[Any]:
     ("form", "text", "found"),
     [
         (THINKS, "\nWell.\n\n</think>\n\nYes.\n", [("?", "Well."), "Yes.\n"]),
-        (THINKS, "<think>\nWell.</think>Yes.", [("?", "Well."), "Yes."]),
-        (THINKS, "Well. \n", [("?", "Well.")]),
         (THINKS, "Well. </thin", [("?", "Well. </thin")]),
         (THINKS, " <thi", [("?", "<thi")]),
         (THINKS, " \n", []),
         (THINKS, "\n\n</think>\n\nYes.", ["Yes."]),
         (THINKS, "a < b </thinks> <think> </think> </think>", [("?", "a < b </thinks> <think>"), "</think>"]),
         (MAY_THINK, "\n<think>\nWell.\n</think>\n\nYes.", [("?", "Well."), "Yes."]),
-        (MAY_THINK, "<think></think>Yes.", ["Yes."]),
         (MAY_THINK, " \nYes <think>no</think>", [" \nYes <think>no</think>"]),
-        (MAY_THINK, " <thi", [" <thi"]),
         (MAY_THINK, "<thinking>", ["<thinking>"]),
         (MAY_THINK, F, [F]),
         (AnswerFormat(), f"<think>a</think> {F} ", [f"<think>a</think> {F} "]),
@@ -75,9 +69,7 @@ def test_reasoning_is_before_the_content(form: AnswerFormat, text: str, found: l
     [
         (F, [CALL]),
         (f"\n{F}\n{F}\n", [CALL, CALL]),
-        (f"{F}{F}", [CALL, CALL]),
         (f" Let me see.\n\n{F}\n\nSo. \n", [" Let me see.", CALL, "So. \n"]),
-        ("a \n", ["a \n"]),
         ('<tool_call>{"name":"g"}</tool_call>', [("g", "{}")]),
         ('<tool_call> {"arguments":{"b":[1.50 ,"é"]},"name":"g","id":3} </tool_call>', [("g", '{"b":[1.50 ,"é"]}')]),
         ('<tool_call>{"name": "g", "arguments": "{\\"a\\": 1}"}</tool_call>', [("g", '{"a": 1}')]),
@@ -95,20 +87,16 @@ def test_calls_are_read_and_the_space_around_them_is_not_content(text: str, foun
 @pytest.mark.parametrize(
     "text",
     [
-        F.removesuffix(">"),
         F.removesuffix("\n</tool_call>"),
-        "Yes. <tool_call",
         "Yes. <tool_call> ",
         "The tag <tool_call> begins a call, </tool_call> ends it.",
         '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call> Sorry.',
         '<tool_call>{"name": "f", "arguments": {"a: 1}}</tool_call> Sorry.',
         '<tool_call>{"name": "", "arguments": {}}</tool_call>',
-        '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
         '<tool_call>{"name": "f", "arguments": "text"}</tool_call>',
         '<tool_call>{"name": "f", "arguments": "\\ud800"}</tool_call>',
         '<tool_call>{"arguments": {}}</tool_call>',
-        "<tool_call>[]</tool_call>",
         "<tool_call>{" + '"a":{' * 20_000 + "}" * 20_001 + "</tool_call>",
     ],
 )

@@ -81,29 +81,22 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("error", "status", "kind", "said"), FAULTS, ids=["usage", "decode", "fault"])
-def test_an_error_before_the_first_step_has_a_status_of_its_own(
-    client: TestClient, slot: ScriptedSlot, stream: bool, error: Exception, status: int, kind: str, said: str
-) -> None:
-    slot.error = error
-    answer = client.post("/v1/completions", json=LONG | {"stream": stream})
-    assert_error(answer, status, f"^{said}$")
-    assert answer.json()["error"]["type"] == kind
-
-
-@pytest.mark.parametrize(("error", "status", "kind", "said"), FAULTS, ids=["usage", "decode", "fault"])
-def test_an_error_within_a_stream_is_its_last_event(
+def test_an_error_has_a_status_or_is_the_last_event(
     client: TestClient, slot: ScriptedSlot, error: Exception, status: int, kind: str, said: str
 ) -> None:
-    slot.error, slot.error_at = error, 1
+    slot.error = error
+    for fields in (LONG, STREAM):
+        answer = client.post("/v1/completions", json=fields)
+        assert_error(answer, status, f"^{said}$")
+        assert answer.json()["error"]["type"] == kind
+    slot.error_at = 1
+    assert_error(client.post("/v1/completions", json=LONG), status, said)
     *_, text, event, done, _ = client.post("/v1/completions", json=STREAM).text.split("\n\n")
     assert json.loads(text.removeprefix("data: "))["choices"][0]["text"] == TEXT[:N_STEP]
     told = json.loads(event.removeprefix("data: "))["error"]
     assert (told["code"], told["type"], told["message"]) == (status, kind, said)
     assert done == "data: [DONE]"
-    # A whole answer has the status, whenever the error comes.
-    assert_error(client.post("/v1/completions", json=LONG), status, said)
 
 
 def test_a_fault_is_logged_and_told_by_health_until_the_next_good_text(

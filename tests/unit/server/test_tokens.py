@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from duo.server import parse_request
 from duo.server.lead import Lead
 from duo.server.parse_request import MAX_OPTIONS
 from tests.scripted import N_CTX, ScriptedModel, ScriptedSlot
 from tests.serving import assert_error
-from tests.unit.server.exchange import Exchange
+from tests.unit.server.exchange import Exchange, until
 
 MIB = 2**20
 
@@ -71,41 +72,38 @@ def test_only_the_text_of_a_request_may_be_large(client: TestClient, field: str)
 # Threads
 
 
-def test_others_are_answered_while_texts_are_tokenised(
+def test_others_are_answered_while_slow_requests_wait_and_few_do(
     lead: Lead, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long text takes a thread that only long texts use, and waits for the one before."""
+    """Long texts and schemas wait for one another, however they end."""
+    monkeypatch.setattr(parse_request, "MAX_SLOW", 4)
     slot.n_ctx = MIB
-    long, gate, started = 100_000, threading.Event(), threading.Event()
-    begun: list[int] = []
+    long, gate, begun = 100_000, threading.Event(), list[int]()
     tokenize = ScriptedModel.tokenize
 
     def wait(self: ScriptedModel, text: str, **options: bool) -> list[int]:
         if len(text) >= long:
             begun.append(len(text))
-            started.set()
             assert gate.wait(60)
         return tokenize(self, text, **options)
 
     monkeypatch.setattr(ScriptedModel, "tokenize", wait)
 
     async def scenario() -> None:
-        requests: list[Exchange] = [
-            Exchange(lead.app, "/tokenize", content="a" * long),
-            Exchange(lead.app, "/v1/completions", prompt="a" * long, max_tokens=0),
-            Exchange(lead.app, "/v1/chat/completions", **chat("a" * long), max_tokens=0),
-        ]
-        for _ in range(3):
-            for short in (
-                Exchange(lead.app, "/tokenize", content="a"),
-                Exchange(lead.app, prompt="a"),
-                Exchange(lead.app, "/health", method="GET"),
-            ):
-                assert await asyncio.wait_for(short.status(), 60) == 200
-        assert await asyncio.to_thread(started.wait, 60)
-        assert len(begun) == 1
-        gate.set()
-        assert [await asyncio.wait_for(request.status(), 60) for request in requests] == [200] * 3
+        for n in (1, 5):
+            gate.clear()
+            slow: list[Exchange] = [
+                Exchange(lead.app, "/tokenize", content="a" * long),
+                Exchange(lead.app, "/v1/completions", prompt="a" * long, max_tokens=0),
+                Exchange(lead.app, "/v1/chat/completions", **chat("a" * long), max_tokens=0),
+                Exchange(lead.app, "/v1/completions", prompt="a" * long, temperature=-1),
+            ]
+            await until(lambda n=n: len(begun) == n)  # type: ignore[misc]
+            for fields, status in (({}, 200), ({"json_schema": {}}, 503)):
+                other = Exchange(lead.app, prompt="a", **fields)
+                assert await asyncio.wait_for(other.status(), 60) == status
+            assert len(begun) == n
+            gate.set()
+            assert [await asyncio.wait_for(one.status(), 60) for one in slow] == [200, 200, 200, 400]
 
     asyncio.run(scenario())
-    assert len(begun) == 3

@@ -28,9 +28,7 @@ WEATHER = {
     "required": ["city"],
     "$defs": {"Day": {"type": "integer"}},
 }
-# Its Day is another one.
-PLAN = {
-    "type": "object",
+PLAN = WEATHER | {  # its Day is another one
     "properties": {"day": {"$ref": "#/$defs/Day"}, "root ::=": {"enum": ["root |", "["]}},
     "required": ["day"],
     "$defs": {"Day": {"enum": ["Monday", "Tuesday"]}},
@@ -93,18 +91,17 @@ def rest(model: Model) -> Rest:
 
 
 @pytest.mark.parametrize(
-    ("choice", "names", "is_required", "is_parallel"),
+    ("choice", "expected"),
     [
-        (None, [*FUNCTIONS], False, True),
-        ("auto", [*FUNCTIONS], False, True),
-        ("required", [*FUNCTIONS], True, True),
-        (Tool(Function("plan")), ["plan"], True, False),
+        (None, ([*FUNCTIONS], False, True)),
+        ("auto", ([*FUNCTIONS], False, True)),
+        ("required", ([*FUNCTIONS], True, True)),
+        (Tool(Function("plan")), (["plan"], True, False)),
     ],
 )
-def test_tool_choices(choice: Any, names: list[str], is_required: bool, is_parallel: bool) -> None:
+def test_tool_choices(choice: Any, expected: tuple[list[str], bool, bool]) -> None:
     found = calls(choice)
-    assert [function.name for function in found.functions] == names
-    assert (found.is_required, found.is_parallel) == (is_required, is_parallel)
+    assert ([function.name for function in found.functions], found.is_required, found.is_parallel) == expected
     assert not calls(choice, is_parallel=False).is_parallel
 
 
@@ -153,13 +150,11 @@ def test_text_is_free_where_calls_are(rest: Rest, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        (NOW[:-1], "|"),
         ("<tool_call>{", "{"),
         ('<tool_call>\n{"name": "nothing"', 'thing"'),
         ('<tool_call>\n{"arguments"', 'arguments"'),
         (call("now", a=1), '"a": 1}}' + ENDS),
         (call("get_weather", day=3), "day" + '": 3}}' + ENDS),
-        (call("get_weather", city=3), "3}}" + ENDS),
         (call("get_weather", city="a", day="Monday"), '"Monday"}}' + ENDS),
         (call("plan", day=3), "3}}" + ENDS),
         (call("get_weather", city="a\n").replace("\\n", "\n"), '\n"}}' + ENDS),
@@ -190,12 +185,11 @@ LITERALS = ("<tool_call>", "</think>", "aabaaab")
 def test_any_text_up_to_a_literal(rest: Rest, literal: str, data: st.DataObject) -> None:
     pieces = st.sampled_from([*literal, *(literal[:n] for n in range(1, len(literal))), "x", "é", "<<", "aab"])
     text = "".join(data.draw(st.lists(pieces, max_size=12)))
-    grammar = "\n".join(["root ::= t-0 ", *until("t", literal, '"!"', may_end=False)])
     before, found, after = text.partition(literal)
-    assert rest(grammar, before) == "|"
-    assert rest(grammar, f"{before}{literal}!") == ""
-    assert rest(grammar, f"{before}{literal}") == "|"
-    assert rest(grammar, f"{before}{literal}x") == "x"
-    assert rest(grammar, text) == (after or "|")
-    ends = "\n".join(["root ::= t-0 ", *until("t", literal, '"!"', may_end=True)])
-    assert rest(ends, text) == ("" if not found else after or "|")
+    for may_end in (False, True):
+        grammar = "\n".join(["root ::= t-0 ", *until("t", literal, '"!"', may_end=may_end)])
+        ending = "" if may_end else "|"
+        assert rest(grammar, before) == ending
+        assert rest(grammar, f"{before}{literal}!") == ""
+        assert rest(grammar, f"{before}{literal}x") == "x"
+        assert rest(grammar, text) == ((after or "|") if found else ending)

@@ -1,9 +1,10 @@
-"""Misspelt fields: which names a client is told about."""
+"""What a client is told besides the answer: misspelt fields and other models."""
 
 from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,10 @@ from openai.types.chat import completion_create_params as chats
 from starlette.testclient import TestClient
 
 from duo.server.api import ChatBody, CompletionBody
+from duo.server.api_error import WARNING_HEADER
 from duo.server.parse_request import misspelt
+from tests.serving import assert_error
+from tests.unit.server.conftest import ASKED
 
 TYPOS = {
     "max_token": "max_tokens",
@@ -69,21 +73,36 @@ def test_fields_of_other_servers_are_no_mistakes() -> None:
         assert [hint for name in (*OTHERS, *of_openai) for hint in told(name, kind=kind).values()] == []
 
 
-def test_at_most_three_are_told_and_few_names_are_logged_once(
-    client: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/apply-template"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_they_and_other_models_are_told_in_a_header(client: TestClient, path: str, stream: bool) -> None:
+    def told(**more: Any) -> str | None:
+        answer = client.post(path, json=ASKED | {"stream": stream} | more)
+        assert answer.status_code == 200, answer.text
+        return answer.headers.get(WARNING_HEADER)
+
+    hint = 'unknown field "temprature": did you mean "temperature"?'
+    other = "unknown model 'gpt\\xe9\\n': 'scripted' answers"
+    assert told(temprature=0.5) == hint
+    assert told(model="gpté\n") == other
+    assert told(model="gpté\n", temprature=0.5) == f"{hint}; {other}"
+    assert len(told(model="gpt" * 9000) or "") < 200
+    assert (told(**{f"max_tokens{n}": 1 for n in range(20)}) or "").count("did you mean") == 3
+    for name in (None, "", "default", "scripted"):
+        assert told(model=name, cache_prompt=True) is None
+
+
+def test_an_error_that_a_misspelt_field_may_explain_quotes_it(client: TestClient) -> None:
+    answer = client.post("/v1/chat/completions", json={"mesages": []})
+    assert_error(answer, 400, r'^messages must not be empty \(unknown field "mesages": did you mean "messages"\?\)$')
+    wrong = {"prompt": "a", "temprature": 1, "json_schema": {"type": "x" * 9000}}
+    assert_error(client.post("/v1/completions", json=wrong), 400, r"temperature\"\?\)$")
+
+
+def test_few_names_are_logged_once(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "duo.server")
-
-    def post(**fields: int) -> str:
-        answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 0} | fields)
-        return answer.headers.get("X-Duo-Warning", "")
-
-    for _ in range(3):
-        assert post(temprature=1).count("did you mean") == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        'a client sent an unknown field "temprature": did you mean "temperature"?'
-    ]
-    assert post(**{f"max_tokens{n}": 1 for n in range(20)}).count("did you mean") == 3
-    for number in range(20, 60):
-        post(**{f"max_tokens{number}": 1})
-    assert len(caplog.records) == 32
+    for number in (0, 0, *range(40)):
+        client.post("/tokenize", json={"content": "a", f"parse_special{number}": 1})
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == 'a client sent an unknown field "parse_special0": did you mean "parse_special"?'
+    assert len(said) == 32
