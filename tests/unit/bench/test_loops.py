@@ -15,18 +15,11 @@ def test_a_text_loops_below_thirty_per_cent_distinct_4_grams() -> None:
     assert distinct_share("too short") == 1.0
 
 
-def words(start: int, n: int) -> str:
-    return " ".join(map(str, range(start, start + n)))
-
-
 def test_what_the_prompt_contains_is_not_counted() -> None:
-    prompt, loop = words(0, 100), " ".join(["on and on"] * 10)
-    assert not loops(prompt, prompt), "nothing is left"
-    assert not loops(f"{prompt} well", prompt), "almost nothing"
+    prompt, loop = " ".join(map(str, range(100))), " ".join(["on and on"] * 10)
+    assert not loops(f"{prompt} well", prompt), "almost nothing is left"
     assert loops(f"{prompt} {loop}", prompt)
     assert not loops(f"{prompt} {loop}"), "the copy hides the loop"
-    new = f"{prompt} {words(100, 20)}"
-    assert distinct_share(new, prompt) == 1.0
 
 
 @pytest.mark.parametrize(

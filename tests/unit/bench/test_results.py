@@ -65,12 +65,9 @@ def counted(row: Row) -> tuple[object, ...]:
 
 def test_a_row() -> None:
     row = results().row(ASYNC)
-    assert (row["tokens_per_s_lower_quartile"], row["tokens_per_s_upper_quartile"]) == (105, 115), "of 100 and 120"
     assert counted(row) == (2, 1, 110, pytest.approx((1.2 * 1.25) ** 0.5))
-    figures = {"ms_per_token": pytest.approx(1000 / 110), "accept_rate": 0.75, **OWN, **DRAFTED}
-    assert {name: row[name] for name in figures} == figures
-    assert (row["same_text"], row["differs_in"], row["differs_at"]) == (False, "code", 10)
-    assert [results().row(each)["same_text"] for each in (PEER, PLAIN)] == [True, None]
+    assert {name: row[name] for name in DRAFTED} == DRAFTED
+    assert [results().row(each)["same_text"] for each in (ASYNC, PEER, PLAIN)] == [False, True, None]
 
 
 def test_the_table_the_progress_and_the_json() -> None:
@@ -102,27 +99,17 @@ def test_texts_that_loop_are_left_out() -> None:
 def test_the_baseline_may_be_another_contestant_or_missing() -> None:
     found = results(baseline=PEER)
     assert found.row(PLAIN)["speed_up"] == pytest.approx((100 / 90 * 80 / 88) ** 0.5)
-    assert found.row(PEER)["speed_up"] is None
-    ratio = found.speed_up(ASYNC, PLAIN, "tokens_per_decode")
-    assert ratio is not None
-    assert ratio.middle == pytest.approx(1.5)
     row = collect([ASYNC], sample(ASYNC, 0, "chat", 100)).row(ASYNC)
     assert (row["tokens_per_s"], row["speed_up"], row["same_text"]) == (100, None, None)
 
 
-def test_the_median_and_the_quartiles() -> None:
-    assert middle_and_quartiles([5, 1, 2, 4, 3]) == Range(3, 2, 4)
-    assert middle_and_quartiles([7]) == Range(7)
-    assert middle_and_quartiles([]) is None
-
-
-def test_a_speed_up_is_a_geometric_mean() -> None:
+def test_ranges() -> None:
+    assert [middle_and_quartiles(values) for values in ([5, 1, 2, 4, 3], [7], [])] == [Range(3, 2, 4), Range(7), None]
     assert speed_up([]) is None
     assert speed_up([2.0, 0.5]) == Range(1.0), "two do not show how far others vary"
-    assert speed_up([1.25] * 5) == pytest.approx((1.25, 1.25, 1.25))
 
 
-@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("n", [3, 20])
 def test_the_interval_holds_the_truth_as_often_as_it_says(n: int) -> None:
     numbers = random.Random(7)
     found = [speed_up([1.3 * 2.0 ** numbers.gauss(0, 0.2) for _ in range(n)]) for _ in range(1000)]

@@ -22,14 +22,9 @@ from tests.unit.spec.machines import (
     concurrent_rate,
     foresee,
     sequential_rate,
-    times,
 )  # fmt: skip
 
 FLAT = Machine([0.5] * 9, 0.1, [0.5] * 9, 0.1)
-_CLIFF = times({1: 139.57, 2: 126.70, 4: 149.42, 5: 144.30, 8: 218.96, 16: 324.25})
-CLIFF_AT_EIGHT = Machine(  # two tokens take less than one, eight far more than five: two cores with AVX-512, about
-    _CLIFF, 0.06043, [1.75 * seconds for seconds in _CLIFF], 1.75 * 0.06043, 0.06043 / 5
-)
 SLOW_DRAFT = Machine([0.1] * 9, 0.15, [0.1] * 9, 0.15)
 
 
@@ -87,14 +82,6 @@ def test_fixed_settings_reach_the_rate_of_the_formula(machine: Machine, k: int, 
     assert found == pytest.approx(formula, rel=0.04)
 
 
-def test_the_draft_has_to_decode_the_prompt_first() -> None:
-    """Concurrently it is late by that time, and not waited for so long."""
-    machine = replace(FLAT, read_s=0.01)
-    runs = [replay(Fixed(1, 1, Schedule.SYNC), machine, constant(0.0), 4, n_prompt) for n_prompt in (1, 151)]
-    assert runs[1].seconds - runs[0].seconds == pytest.approx(1.5)
-    assert replay(Fixed(1, 1), machine, constant(0.0), 4, 151).n_verified == [0, 0, 0, 1]
-
-
 def test_noise_is_in_what_the_policy_is_told_and_not_in_the_clock() -> None:
     machine = replace(FLAT, noise=0.02, spikes=0.05)
     policy = NoisyPolicy(N_MAX, N_AHEAD, (Schedule.OFF,))
@@ -122,29 +109,7 @@ def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
     assert ends.seconds == pytest.approx(200 * 0.55 + 0.1 + 199 * 0.15)
 
 
-def test_latency_delays_the_first_candidate_after_a_rejection() -> None:
-    near, far = (
-        replay(Fixed(2, 2), replace(FLAT, latency_s=latency_s), constant(0.0), 100) for latency_s in (0.0, 0.04)
-    )
-    assert far.seconds - near.seconds == pytest.approx(99 * 0.04)
-
-
 # The policy on them
-
-
-def test_sync_reaches_its_forecast_if_forced_and_almost_in_a_first_text() -> None:
-    """It gains 20 to 25 %, on a target that is faster for two tokens than for one."""
-    machine, known = replace(CLIFF_AT_EIGHT, pair_s=1.9 * CLIFF_AT_EIGHT.draft_s), PairModel(N_MAX, N_AHEAD)
-    known.learn_machine(machine)
-    rate = known.forecasts(0.81, constant=True)[Schedule.SYNC].rate
-    assert rate >= max(sequential_rate(machine, 0.81, k) for k in range(N_MAX + 1)) * (1 - 1e-6)
-    forced = replay(Policy(N_MAX, N_AHEAD, (Schedule.SYNC,)), machine, constant(0.81), 4000)
-    assert forced.rate == pytest.approx(rate, rel=0.03)
-    policy = Policy(N_MAX, N_AHEAD)
-    found = replay(policy, machine, constant(0.81), 256)
-    assert policy.schedule is Schedule.SYNC
-    assert found.rate >= 0.92 * forced.rate
-    assert policy.alone.target(4).value == pytest.approx(0.14942, rel=0.01), "which is measured on purpose"
 
 
 @cache

@@ -13,13 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.virtual import constant, replay
 from duo.cli.commands import plan as command
-from duo.cli.commands.plan import informed, plan
+from duo.cli.commands.plan import plan
 from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
 from duo.spec.pair import Machine
-from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused
 from tests.unit.cli.runner import duo
@@ -107,7 +105,7 @@ def times_of(text: str) -> list[float]:
     return [*np.interp(range(1, last + 1), [*known], [*known.values()]), high + slope]
 
 
-@pytest.mark.parametrize("two", [1.0, 1.5, 1.9])
+@pytest.mark.parametrize("two", [1.0, 1.9])
 @pytest.mark.parametrize(("target", "draft_ms", "accept"), PAIRS)
 def test_the_sequential_forecast_is_that_of_the_best_number_of_candidates(
     target: str, draft_ms: float, accept: float, two: float
@@ -124,20 +122,6 @@ def test_the_sequential_forecast_is_that_of_the_best_number_of_candidates(
     figures = ("--target-ms", target, "--draft-ms", str(draft_ms), "--accept", str(accept))
     rows, _ = predict(*figures, "--draft-pair-ms", str(two * draft_ms))
     assert rows["sequential"].rate == pytest.approx(found[Schedule.SYNC], abs=0.006)
-
-
-def test_the_sequential_forecast_is_what_the_policy_reaches() -> None:
-    target, draft_ms, accept = PAIRS[0]
-    machine = Machine(
-        times_of(target), draft_ms / 1000, times_of(target), draft_ms / 1000, pair_s=1.5 * draft_ms / 1000
-    )
-    found = command.predict(machine, accept, 16)
-    policy = Policy(16, 32, (Schedule.SYNC,), separate_devices=True)
-    policy.begin(0, mode="greedy")
-    policy.learn_machine(machine)
-    policy.calibration.restore(informed(machine, accept, 16).calibration.state())
-    policy.calibration.add = lambda *_: None  # type: ignore[method-assign]  # it knows the probability
-    assert found[Schedule.SYNC] == pytest.approx(replay(policy, machine, constant(accept), 5_000).rate, rel=0.03)
 
 
 def test_what_was_not_measured_is_called_assumed() -> None:
@@ -209,9 +193,6 @@ def test_branches_of_a_run(tmp_path: Path) -> None:
     rows = predict("--json", statistics(tmp_path, **figures))[0]
     few = predict("--json", statistics(tmp_path, **{**figures, "ranks": [0.1, 0.05, 0.01]}))[0]
     assert rows["prepared"].rate > few["prepared"].rate >= rows["concurrent"].rate
-    for damaged in ({"ranks": 7}, {"ranks": ["x"]}, {"draft_ms_by_sequences": 7}, {"draft_ms_by_sequences": [0.0]}):
-        with pytest.raises(UsageError):
-            plan(PlanOptions(stats=statistics(tmp_path, **(figures | damaged))))
 
 
 def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
@@ -228,18 +209,18 @@ def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_statistics(tmp_path: Path) -> None:
+    """tests/fuzz has many more."""
     damages: list[dict[str, Any]] = [
-        {"draft_ms": {"alone": 2.0, "beside": 0}}, {"draft_ms": {"alone": "x", "beside": 1.0}},
-        {"draft_ms": {"alone": 2.0}}, {"draft_ms": [2.0, 2.0]}, {"acceptance": "x"}, {"acceptance": None},
-        {"acceptance": 1.5}, {"curve_ms": {"alone": [], "beside": []}}, {"curve_ms": {"alone": 7, "beside": 7}},
-        {"curve_ms": {"alone": [-1.0], "beside": [1.0]}}, {"curve_ms": None}, {"pair_ms": "x"}, {"pair_ms": 0.0},
-        {"measured": 7}, {"measured": {"alone": ["x"]}}, {"measured": {"alone": 7}},
+        {"draft_ms": {"alone": 2.0, "beside": 0}}, {"draft_ms": {"alone": 2.0}}, {"acceptance": 1.5},
+        {"curve_ms": {"alone": [], "beside": []}}, {"curve_ms": {"alone": [-1.0], "beside": [1.0]}},
+        {"curve_ms": None}, {"pair_ms": 0.0}, {"measured": {"alone": ["x"], "beside": []}}, {"ranks": ["x"]},
+        {"draft_ms_by_sequences": [0.0]},
     ]  # fmt: skip
     for figures in damages:
         with pytest.raises(UsageError):
             plan(PlanOptions(stats=statistics(tmp_path, **figures)))
     path = tmp_path / "run.json"
-    for content in (b"", b"{", b"[]", b"7", b"{}", b'{"policy": 7}', b"\xff\xfe\0"):
+    for content in (b"{", b"{}", b'{"policy": 7}', b"\xff\xfe\0"):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="not the statistics of a run"):
             plan(PlanOptions(stats=path))
@@ -256,26 +237,11 @@ def test_files_that_cannot_be_read(tmp_path: Path, option: str) -> None:
 
 def test_invalid_tables_and_times(tmp_path: Path) -> None:
     path = tmp_path / "times"
-    tables = (b"", b"1\n", b"1 x\n", b"2 490\n", b"1 0\n", b"1 -4\n", b"1 nan\n", b"0 5\n1 4\n", b"\xff\xfe\0 1\n")
-    for content in tables:
+    for content in (b"", b"1\n", b"1 x\n", b"2 490\n", b"1 0\n", b"0 5\n1 4\n", b"\xff\xfe\0 1\n"):
         path.write_bytes(content)
         with pytest.raises(UsageError, match=f"--table {path} must have"):
             plan(PlanOptions(table=path, draft_ms="25", accept=0.8))
-    times = (
-        "x",
-        "0",
-        "-1",
-        "nan",
-        "inf",
-        "2:490",
-        "1:490,2:x",
-        "1:490,0:3",
-        ",",
-        "490,500",
-        "1e308",
-        f"1{'0' * 400}:5",
-    )
-    for text in times:
+    for text in ("x", "-1", "nan", "2:490", "1:490,2:x", "1:490,0:3", ",", "490,500", "1e308", f"1{'0' * 400}:5"):
         with pytest.raises(UsageError, match="--target-ms must have the form 490 or 1:490,2:495,8:650"):
             plan(PlanOptions(target_ms=text, draft_ms="25", accept=0.8))
 
@@ -287,15 +253,10 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
         ("--target-ms 490 --draft-ms 25", "missing values: add --accept"),
         ("--target-ms 490 --table x --draft-ms 25 --accept 0.5", "--target-ms and --table both give"),
         ("--target-ms 490 --draft-ms 25 --accept 1.1", "--accept must be at most 1, not 1.1"),
-        ("--target-ms 490 --draft-ms 25 --accept nan", "--accept must be at least 0, not nan"),
-        ("--target-ms 490 --draft-ms 25 --accept x", "'--accept'"),
         ("--target-ms 490 --draft-ms 2:25 --accept 0.5", "--draft-ms must have the form"),
-        ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft-pair-ms 0", "--draft-pair-ms must be at least"),
-        ("--target-ms 490 --draft-ms 25 --accept 0.5 --latency-ms -1", "--latency-ms must be at least 0"),
         ("--machine x --draft-pair-ms 25 --accept 0.5", "--machine has all times: remove "),
         ("--machine nowhere.json --accept 0.5", "nowhere.json: No such file or directory"),
         ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft 17", "--draft must be at most 16, not 17"),
-        ("nonsense", "nonsense"),
     ],
 )
 def test_usage_errors(arguments: str, said: str) -> None:

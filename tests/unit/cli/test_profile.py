@@ -11,7 +11,7 @@ import pytest
 
 from duo.config import AUTO_DRAFT
 from duo.spec.policy import Policy
-from tests.command import ONE_EACH, Argument, Run
+from tests.command import ONE_EACH, Argument
 from tests.unit.cli.runner import duo
 
 SHORT = ("-p", "the cat", "--ignore-eos")
@@ -21,41 +21,24 @@ class Home:
     """A config directory, and runs of a pair of tiny models that use it."""
 
     def __init__(self, tiny: Path, path: Path) -> None:
-        self._tiny = tiny
-        self._path = path
-        self.config = path / "config"
+        self._pair, self._json, self.config = ("-m", tiny, "-md", tiny), path / "run.json", path / "config"
 
-    def run(self, *arguments: Argument, n: int = 24, threads: tuple[Argument, ...] = ONE_EACH) -> Run:
-        options = ("-md", self._tiny, *SHORT, "-n", str(n), *threads, *arguments)
-        run = duo("-m", self._tiny, *options, "--json", self._path / "run.json", env={"DUO_CONFIG": str(self.config)})
+    def run(self, *arguments: Argument, n: int = 24) -> Any:
+        """What the policy has learned and known."""
+        options = (*SHORT, "-n", str(n), *ONE_EACH, "--json", self._json, *arguments)
+        run = duo(*self._pair, *options, env={"DUO_CONFIG": str(self.config)})
         assert (run.status, run.warnings) == (0, []), run.stderr
-        return run
-
-    @property
-    def report(self) -> Any:
-        return json.loads((self._path / "run.json").read_text())
-
-    @property
-    def began_afresh(self) -> bool:
-        """Whether the last run knew nothing from earlier ones."""
-        return self.report["policy"]["alone_ms"]["earlier_runs"] is None
-
-    @property
-    def files(self) -> list[Path]:
-        """Those of the pair; the target has one of its own."""
-        return sorted(path for path in self.config.rglob("*+*") if path.is_file())
+        return json.loads(self._json.read_text()).get("policy")
 
     @property
     def profile(self) -> Path:
-        (path,) = self.files
+        """That of the pair; the target has one of its own."""
+        (path,) = (path for path in self.config.rglob("*+*") if path.is_file())
         return path
-
-    def change(self, **figures: Any) -> None:
-        self.write(json.dumps(json.loads(self.profile.read_text()) | figures).encode())
 
     def write(self, content: bytes) -> None:
         """Make this the profile of the pair, and remove that of the target, whose times would be used."""
-        (pair,) = self.files
+        pair = self.profile
         for path in self.config.rglob("*.json"):
             path.unlink()
         pair.write_bytes(content)
@@ -93,9 +76,8 @@ def learned(target_s: float, draft_s: float) -> dict[str, Any]:
 @pytest.mark.parametrize(("draft_s", "helps"), [(60.0, False), (1e-6, True)])
 def test_the_next_run_begins_with_what_was_learned(used: Home, draft_s: float, helps: bool) -> None:
     """A prefill alone teaches nothing: all that is known is from the profile."""
-    used.change(policy=learned(0.1, draft_s))
-    used.run(n=1)
-    policy = used.report["policy"]
+    used.write(json.dumps(json.loads(used.profile.read_text()) | {"policy": learned(0.1, draft_s)}).encode())
+    policy = used.run(n=1)
     assert policy["draft_ms"]["alone"] == pytest.approx(1000 * draft_s)
     assert policy["curve_ms"]["alone"] == pytest.approx([100.0] * 17)
     rates = policy["forecast_tokens_per_s"]
@@ -108,23 +90,18 @@ def test_a_run_that_keeps_nothing_creates_no_directory(home: Home, options: list
     assert not home.config.exists()
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7}'])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b'{"for": 7, "policy": 7}'])
 def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> None:
     used.write(content)
-    used.run()
-    assert used.began_afresh
+    assert used.run()["alone_ms"]["earlier_runs"] is None, "it began afresh"
     assert set(json.loads(used.profile.read_text())) == {"for", "policy"}
 
 
-def _a_file(path: Path) -> str:
-    path.write_text("a file")
-    return str(path)
-
-
-@pytest.mark.parametrize("place", [_a_file, lambda path: f"{_a_file(path)}/config", lambda _: "relative"])
-def test_a_config_directory_that_cannot_be_written(tiny: Path, tmp_path: Path, place: Callable[[Path], str]) -> None:
+@pytest.mark.parametrize("place", ["{}/file", "{}/file/config", "relative"])
+def test_a_config_directory_that_cannot_be_written(tiny: Path, tmp_path: Path, place: str) -> None:
     arguments = ("-m", tiny, "-md", tiny, *SHORT, "-n", "8", *ONE_EACH)
-    env = {"DUO_CONFIG": place(tmp_path / "place")}
+    (tmp_path / "file").write_text("a file")
+    env = {"DUO_CONFIG": place.format(tmp_path)}
     run = duo(*arguments, env=env)
     assert (run.status, run.n_tokens, run.stdout) == (0, 8, duo(*arguments).stdout)
     (warning,) = run.warnings

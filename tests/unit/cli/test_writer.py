@@ -24,16 +24,10 @@ class Unbuffered(io.BytesIO):
         return super().write(data[:3])
 
 
-@pytest.mark.parametrize("stream", [io.BytesIO(), Unbuffered()])
-def test_a_file_or_pipe_gets_the_bytes_of_the_text(stream: io.BytesIO) -> None:
-    TextWriter(marks=False, stream=stream).step(STEP)
-    assert stream.getvalue() == b"".join(STEP.pieces)
-
-
-def test_control_sequences_are_not_written_to_a_terminal() -> None:
-    stream = Terminal()
-    TextWriter(marks=False, stream=stream).step(STEP)
-    assert stream.getvalue() == b"one two[2J three\n"
+def test_a_pipe_gets_the_bytes_of_the_text_and_a_terminal_no_control_sequences() -> None:
+    for stream, text in ((Unbuffered(), b"".join(STEP.pieces)), (Terminal(), b"one two[2J three\n")):
+        TextWriter(marks=False, stream=stream).step(STEP)
+        assert stream.getvalue() == text
 
 
 def test_accepted_candidates_are_green_and_rejected_ones_are_struck_through_in_place() -> None:
