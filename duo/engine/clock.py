@@ -21,6 +21,3 @@ class Clock:
     def thread(self, run: Callable[[], None], name: str) -> Thread:
         """A thread, not started yet."""
         return Thread(target=run, name=name)
-
-
-CLOCK = Clock()

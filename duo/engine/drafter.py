@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from typing import NamedTuple, Protocol
 
-from duo.engine.clock import CLOCK, Clock
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
@@ -155,9 +154,6 @@ class Drafter:
 class QueueSide(Protocol):
     """When a draft's thread may work: a CandidateQueue, or on a remote machine its substitute, RemoteTarget."""
 
-    def open(self) -> None:
-        """Accept candidates."""
-
     def close(self) -> None:
         """Accept no more candidates, and wake both sides. A second call does nothing."""
 
@@ -177,15 +173,13 @@ class DraftThread:
     queue: QueueSide
     cores: frozenset[int] | None = None  # to pin the thread to
     on_end: Callable[[], None] = lambda: None  # called if the thread ends early
-    clock: Clock = CLOCK
 
     def __post_init__(self) -> None:
         self.error: BaseException | None = None
         self.has_ended = False
-        self._thread = self.clock.thread(self._run, "duo-draft")
+        self._thread = self.drafter.metrics.clock.thread(self._run, "duo-draft")
 
     def __enter__(self) -> DraftThread:
-        self.queue.open()
         self._thread.start()
         return self
 

@@ -185,9 +185,10 @@ class LocalDraft(QueuedDraft):
             if self._translated is not None:
                 self._translated.tentative = False
             self._beside = self._threads.beside
-            n, cores = self._beside[1], self._all_threads.draft_cores
+            n = self._beside[1]
             self._context.set_threads(n, n)
-            self._thread = DraftThread(self._drafter, self._queue, cores, clock=self._metrics.clock)
+            self._queue.open()
+            self._thread = DraftThread(self._drafter, self._queue, self._all_threads.draft_cores)
             self._thread.__enter__()
 
     def _stop_thread(self) -> None:

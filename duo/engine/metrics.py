@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from itertools import chain
+from typing import NamedTuple
 
-from duo.engine.clock import CLOCK, Clock
+from duo.engine.clock import Clock
 from duo.engine.statistics import (
     Activity,
     BranchStatistics,
@@ -28,14 +30,12 @@ from duo.spec.types import Source
 
 SHARED, TRANSLATED = "shared", "translated"  # vocabularies of a draft
 
-R = TypeVar("R", Event, StepRecord)
-
 
 @dataclass(slots=True)
 class Metrics:
     """What one generation records. Each of the two threads appends to its own lists."""
 
-    clock: Clock = CLOCK
+    clock: Clock = field(default_factory=Clock)
     started: float = math.nan  # default: now
     n_prompt: int = 0
     stop: str = "error"
@@ -143,19 +143,16 @@ class Totals:
     def update(self) -> list[Record]:
         """Add what was recorded since the last call, and return it, list by list."""
         log = self.metrics
-        fresh: list[Record] = [
-            *self._fresh(0, log.events), *self._fresh(1, log.draft_events), *self._fresh(2, log.steps)
-        ]  # fmt: skip
+        lists: list[Sequence[Record]] = [log.events, log.draft_events, log.steps, log.details or []]
+        seen, self._n_seen = self._n_seen, list(map(len, lists))  # other threads append to them
+        *counted, details = (records[a:b] for records, a, b in zip(lists, seen, self._n_seen, strict=True))
+        fresh = list(chain(*counted))
         for record in sorted(fresh, key=lambda record: record.end):
             if isinstance(record, Event):
                 self._add_event(record)
             else:
                 self._add_step(record)
-        return [*fresh, *self._fresh(3, log.details or [])]
-
-    def _fresh(self, i: int, records: list[R]) -> list[R]:
-        seen, self._n_seen[i] = self._n_seen[i], len(records)  # other threads append to it
-        return records[seen : self._n_seen[i]]
+        return [*fresh, *details]
 
     def _add_event(self, event: Event) -> None:
         activity = self.time_by_activity[event.name]

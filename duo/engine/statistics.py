@@ -194,7 +194,7 @@ class Activity:
     @property
     def mean_ms(self) -> float | None:
         """Milliseconds of each."""
-        return 1000 * self.seconds / self.n if self.n else None
+        return ratio(1000 * self.seconds, self.n)
 
 
 def ratio(n: float, of: float) -> float | None:

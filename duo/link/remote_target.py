@@ -51,9 +51,6 @@ class RemoteTarget:
 
     # The draft's side
 
-    def open(self) -> None:
-        """Does nothing: it is open from the beginning."""
-
     def close(self) -> None:
         """Stop the draft's thread."""
         with self._changed:

@@ -82,7 +82,6 @@ class NoThread(DraftThread):
     """Replaces the draft's thread: the test moves the drafter."""
 
     def __enter__(self) -> NoThread:
-        self.queue.open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,6 +114,7 @@ class Unthreaded(LocalDraft):
 
     def _start_thread(self) -> None:
         if self._thread is None:
+            self._queue.open()
             self._thread = NoThread(self.drafter, self._queue).__enter__()
 
 
