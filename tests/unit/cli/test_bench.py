@@ -40,13 +40,9 @@ def test_every_mode_is_measured_with_every_limit(document: dict[str, Any]) -> No
     assert [(row["mode"], row["k"]) for row in document["rows"]] == [("plain", None), *drafting]
     assert {row["same_text"] for row in document["rows"][1:]} == {True}, "with --exact"
     assert {row["threads"] for row in document["rows"]} == {"1", "1/1", "1+1", "1/1 or 1+1"}
-
-
-def test_the_facts(document: dict[str, Any]) -> None:
     assert {"duo", "llama-cpp-python", "python"} <= set(document["versions"])
     target, draft = document["models"]["target"], document["models"]["draft"]
     assert (target["name"], draft["quantisation"]) == ("large.gguf", "F32")
-    assert document["hardware"]["usable_cores"] >= 1
     assert (document["options"]["predict"], document["options"]["draft"], document["complete"]) == (4, "2,auto", True)
 
 
@@ -85,8 +81,6 @@ def test_models_that_cannot_roll_back_are_measured_without_a_draft(recurrent: Pa
         (["-m", "a.gguf", "--modes", "plain,async"], "--modes async needs a draft: name one with -md or -hfd"),
         (["--draft", "4,x"], "--draft: 'x' is neither a number of at least 1 nor auto"),
         (["--draft", "0"], "--draft: '0' is neither a number of at least 1 nor auto"),
-        (["-n", "1"], "-n must be at least 2, not 1"),
-        (["-r", "0"], "-r must be at least 1, not 0"),
         (["--categories", "poem"], "--categories: unknown category 'poem' (available: chat, code"),
         (["--peers", "vllm=/bin/true"], "--peers: 'vllm=/bin/true' is not of the form NAME=FILE"),
         (["--peers", "llama-cli=/no/such"], "--peers: 'llama-cli=/no/such' is not of the form NAME=FILE"),
@@ -94,10 +88,6 @@ def test_models_that_cannot_roll_back_are_measured_without_a_draft(recurrent: Pa
             ["--peers", f"llama-cli={sys.executable},llama-cli=/bin/sh"],
             "'llama-cli=/bin/sh' is not of the form NAME=FILE",
         ),
-        (["--peers", "llama-cli"], "--peers: 'llama-cli' is not of the form NAME=FILE"),
-        (["-o", "csv"], "'csv' is not one of 'md', 'json'"),
-        (["-md", "x.gguf"], "a draft without a target"),
-        (["--exact", "-fa", "off"], "--exact needs flash attention"),
     ],
 )
 def test_bad_options_are_refused(arguments: list[str], said: str) -> None:

@@ -105,14 +105,12 @@ def test_a_full_disk(tiny: Path) -> None:
 # --json and --trace
 
 
-def test_json_has_stable_names(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
+def test_json_has_stable_names(drafted: tuple[Run, Any, Any]) -> None:
     _, report, _ = drafted
     assert set(report) == {*KEYS, "system", "devices", "context", "options", "lookup"}
     assert {name: set(report[name]) for name in KEYS} == {name: set(keys.split()) for name, keys in KEYS.items()}
-    assert all(set(model) == set(MODEL_KEYS.split()) for model in report["models"].values())
-    assert all(
-        set(device) == {"name", "description", "kind", "memory_free", "memory_total"} for device in report["devices"]
-    )
+    assert {*report["models"]["draft"]} == set(MODEL_KEYS.split())
+    assert {*report["devices"][0]} == {"name", "description", "kind", "memory_free", "memory_total"}
 
 
 def test_the_figures_are_consistent(drafted: tuple[Run, Any, Any]) -> None:
@@ -130,9 +128,6 @@ def test_the_figures_are_consistent(drafted: tuple[Run, Any, Any]) -> None:
     assert (generation["tokens_by_schedule"], policy["schedule"], policy["changes"]) == ({"sync": 23}, "sync", [])
     assert (draft["hidden"], generation["waited_s"], draft["error"]) == (0.0, 0.0, None), "sequential"
     assert report["memory"]["peak_bytes"] > report["models"]["target"]["bytes"]
-    sizes = {int(n) for times in policy["target_ms"].values() for n in times}
-    assert sizes >= {k + 1 for k, n in enumerate(draft["decodes_by_candidates"]) if n}
-    assert len(policy["curve_ms"]["alone"]) == 5
     assert min(policy["rate"], policy["predicted_tokens_per_s"], *policy["forecast_tokens_per_s"].values()) > 0
     accepted = f"{draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted"
     assert f"draft   {accepted}" in run.stderr
@@ -142,18 +137,16 @@ def test_the_figures_are_consistent(drafted: tuple[Run, Any, Any]) -> None:
 @pytest.mark.usefixtures("slow_target")  # so that the lookup pays
 def test_json_of_a_run_with_a_lookup_and_without(tiny: Path, tmp_path: Path) -> None:
     """What the tiny model writes repeats itself."""
-    reports = []
-    for lookup in ("auto", "off"):
-        path = tmp_path / f"{lookup}.json"
-        run = duo("-m", tiny, "-p", "the cat", "--ignore-eos", "-n", "200", "--lookup", lookup, "--json", path)
-        reports.append((run.stdout, run.stderr, json.loads(path.read_text())))
-    (found, said, with_it), (text, quiet, without) = reports
-    assert found == text
-    lookup = with_it["lookup"]
+    path, options = tmp_path / "run.json", ("-p", "the cat", "--ignore-eos", "-n", "200", "--json")
+    run = duo("-m", tiny, *options, path)
+    report = json.loads(path.read_text())
+    lookup = report["lookup"]
     assert set(lookup) == {"verified", "accepted", "accept_rate", "decodes", "accepted_by_schedule"}
-    assert lookup["verified"] >= lookup["accepted"] >= 200 - 1 - with_it["generation"]["decodes"] >= 0
-    assert f"lookup  {lookup['verified']} verified, " in said
-    assert (without["lookup"], "policy" in without, "lookup  " in quiet) == (None, False, False)
+    assert lookup["verified"] >= lookup["accepted"] >= 200 - 1 - report["generation"]["decodes"] >= 0
+    assert f"lookup  {lookup['verified']} verified, " in run.stderr
+    assert duo("-m", tiny, *options, path, "--lookup", "off").stdout == run.stdout
+    report = json.loads(path.read_text())
+    assert (report["lookup"], "policy" in report) == (None, False)
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
