@@ -66,18 +66,13 @@ class InProcess:
         """See Writer. Starts with an empty KV cache. Raises DecodeError."""
         self._engine.call(lambda slot: slot.forget())
         config = GenerationConfig(stop=StopConfig(job.n_tokens, (), True))
-        pieces: list[bytes] = []
         with self._engine.start(self._engine.tokenize(job.prompt), config, drafts=self._drafts) as stream:
-            for step in stream:
-                pieces.extend(step.pieces)
-                if stop.is_set():
-                    break
-        if stop.is_set():
+            found = stream.completion()
+        if stop.is_set():  # which also interrupts the engine
             raise Interrupted
-        metrics = stream.request.metrics
-        if metrics.draft_error is not None:
-            raise DecodeError(f"the draft failed: {metrics.draft_error}")
-        return Run.of(b"".join(pieces).decode("utf-8", "replace"), asdict(metrics.statistics()))
+        if (error := stream.request.metrics.draft_error) is not None:
+            raise DecodeError(f"the draft failed: {error}")
+        return Run.of(found.text, asdict(found.statistics))
 
 
 def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig]) -> list[Contestant]:

@@ -88,19 +88,15 @@ class Run:
 
     @classmethod
     def of(cls, text: str, statistics: Mapping[str, Any], **more: float | None) -> Run:
-        """A run of duo with at least two tokens; `statistics` has the form of the --json report.
-
-        Candidates are those of the draft and of the text itself.
-        """
+        """A run of duo with at least two tokens; `statistics` has the form of the --json report."""
         generation, draft = statistics["generation"], statistics["draft"] or {}
         sources = [source for source in (draft, statistics.get("lookup")) if source]
         figures = {
             "prompt_tokens_per_s": statistics["prompt"]["tokens_per_s"],
             "first_token_s": generation["time_to_first_token_s"],
-            "verified": sum(source["verified"] for source in sources) if sources else None,
-            "accepted": sum(source["accepted"] for source in sources) if sources else None,
-            "tokens_per_decode": generation["tokens_per_decode"],
-            "target_ms_per_decode": generation["target_ms_per_decode"],
+            **{name: generation[name] for name in ("tokens_per_decode", "target_ms_per_decode")},
+            # Candidates of the draft and of the text itself.
+            **{name: sum(each[name] for each in sources) if sources else None for name in ("verified", "accepted")},
             "draft_ms_per_token": draft.get("ms_per_token"),
             "hidden": draft.get("hidden"),  # share of the draft's compute time that is concurrent with the target's
             "waste": draft.get("unused"),  # share of drafted tokens that are not in the text
