@@ -220,7 +220,7 @@ def test_a_seed(tiny: duo.Engine) -> None:
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("max_tokens", -2), ("logit_bias", {10**6: 1.0}), ("logit_bias", {-1: 1.0}), ("stop", ""), ("verify", "x")],
+    [("max_tokens", -2), ("logit_bias", {10**6: 1.0}), ("logit_bias", {-1: 1.0}), ("stop", ""), ("json_schema", "{")],
 )
 def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -> None:
     with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:

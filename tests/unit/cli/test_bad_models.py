@@ -44,19 +44,11 @@ def test_a_truncated_file(tiny: Path, tmp_path: Path, n_bytes: int) -> None:
     refused(path, f"{path}: the file is truncated or damaged")
 
 
-@pytest.mark.parametrize(
-    ("lacks", "said"),
-    [
-        ({"vocabulary": False}, ("this GGUF has no vocabulary",)),
-        ({"tensors": False}, ("llama.cpp cannot load it", "token_embd.weight")),
-    ],
-)
-def test_a_file_that_lacks_a_part(tmp_path: Path, lacks: dict[str, Any], said: tuple[str, ...]) -> None:
-    path = tiny_llama(tmp_path / "model.gguf", **lacks)
-    refused(path, str(path), *said)
-
-
-def test_a_context_larger_than_the_memory(tiny: Path) -> None:
+def test_a_file_that_lacks_a_part_and_a_context_larger_than_the_memory(tiny: Path, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "model.gguf", vocabulary=False)
+    refused(path, f"{path}: this GGUF has no vocabulary")
+    path = tiny_llama(path, tensors=False)
+    refused(path, str(path), "llama.cpp cannot load it", "token_embd.weight")
     n_ctx = 2**31 - 1
     refused(tiny, f"a context of {n_ctx} tokens needs", "GiB are available", "-c", more=("-c", str(n_ctx)))
 
@@ -86,4 +78,5 @@ def test_a_draft_with_another_vocabulary(tiny: Path, tmp_path: Path, draft: dict
     plain, drafted = duo("-m", tiny, *text), duo(*models(tiny, path), *text)
     assert (drafted.status, drafted.stdout) == (0, plain.stdout)
     assert f"draft.gguf drafts for tiny.gguf through the text: {said}" in drafted.stderr
+    assert "is accepted more often (`duo list` shows which models share one)." in drafted.stderr
     assert "; vocabulary translated, " in drafted.stderr

@@ -55,19 +55,12 @@ def test_an_empty_answer_says_why(tiny: Path, options: str, reason: str) -> None
 
 @pytest.mark.parametrize(
     "options",
-    [
-        (),
-        ("-md", "{recurrent}"),
-        ("-md", "{another}"),
-        ("-md", "{small}", "--schedule", "sync"),
-        ("-md", "{small}", "--verify", "rejection", "--temp", "1"),
-    ],
+    ["", "-md {recurrent}", "-md {another}", "-md {small} --schedule sync", "-md {small} --verify rejection --temp 1"],
 )
-def test_branches_that_are_impossible(tiny: Path, recurrent: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    models = {"recurrent": recurrent, "another": tmp_path / "another.gguf", "small": tiny}
-    tiny_llama(models["another"], words=("a", "b"))
+def test_branches_that_are_impossible(tiny: Path, recurrent: Path, tmp_path: Path, options: str) -> None:
+    models = {"recurrent": recurrent, "another": tiny_llama(tmp_path / "a.gguf", words=("a", "b")), "small": tiny}
     large = tiny_llama(tmp_path / "large.gguf", padding=100)
-    run: list[str | Path] = ["-m", large, *(option.format(**models) for option in options), *SHORT]
+    run: list[str | Path] = ["-m", large, *options.format(**models).split(), *SHORT]
     for branches, n_said in (("2", 1), ("auto", 0)):
         said = [line for line in hints(*run, "--branches", branches) if "--branches" in line]
         assert len(said) == n_said
