@@ -113,7 +113,7 @@ class ScriptedSlot:
     def close(self) -> None:
         """It holds nothing."""
 
-    def write(self, request: TextRequest, drafts: object = None) -> None:
+    def write(self, request: TextRequest) -> None:
         metrics, prompt, stop = request.metrics, list(request.prompt), request.config.stop
         metrics.stop = INTERRUPTED
         if request.cancelled.is_set():

@@ -176,22 +176,20 @@ class Engine:
     ) -> Stream:
         """Generate after token ids: see submit()."""
         stream = Stream(self.cancel)
-        request = TextRequest(prompt, config, stream.items.put, on_prompt, metrics or Metrics())
-        self.submit(request, stream.items.end, drafts)
+        request = TextRequest(prompt, config, stream.items.put, on_prompt, metrics or Metrics(), drafts)
+        self.submit(request, stream.items.end)
         stream.request = request
         return stream
 
-    def submit(
-        self, request: TextRequest, end: Callable[[BaseException | None], None], drafts: Drafts | None = None
-    ) -> None:
-        """Queue a request, with `drafts` instead of the engine's own.
+    def submit(self, request: TextRequest, end: Callable[[BaseException | None], None]) -> None:
+        """Queue a request.
 
         When it ends, `end` is called with its exception or None: on the engine's thread, or on the thread that cancels
         it in the queue. Raises PromptError for an empty prompt, BusyError while the engine is closing.
         """
         if not request.prompt:
             raise PromptError("the prompt has no tokens")
-        request.end, job = end, partial(self._write, request, drafts)
+        request.end, job = end, partial(self._write, request)
         with self._lock:
             if self._closing:
                 raise BusyError(CLOSING)
@@ -243,11 +241,11 @@ class Engine:
             pass
         return future.result()
 
-    def _write(self, request: TextRequest, drafts: Drafts | None) -> None:
+    def _write(self, request: TextRequest) -> None:
         error: BaseException | None = None
         try:
             with lifeline.notifying(self.fail):
-                self._writer.write(request, drafts)
+                self._writer.write(request)
             self.fault = None
         except BaseException as raised:  # raised in the thread that iterates
             error = raised

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from duo.config.settings import TextOptions
 
 
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """The drafts for one request."""
+
+    local: Draft | None = None
+    remote: ConnectedDrafts | None = None
+    lookup: bool = False  # whether the text itself is a draft, too
+
+
 @dataclass(slots=True, eq=False)
 class TextRequest:
     """A request for a text, and its result."""
@@ -32,19 +41,11 @@ class TextRequest:
     put: Callable[[Step], None]  # called with every step, on the engine's thread
     on_prompt: Callable[[int], None] = lambda _: None  # called with the number of prompt tokens decoded so far
     metrics: Metrics = field(default_factory=Metrics)
+    drafts: Drafts | None = None  # None: the engine's own
     n_cached: int = 0  # prompt tokens found in the KV cache
     policy: Policy | None = None  # of the last draft that was used
     cancelled: threading.Event = field(default_factory=threading.Event)
     end: Callable[[BaseException | None], None] = lambda _: None  # see Engine.submit()
-
-
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """The drafts for one request."""
-
-    local: Draft | None = None
-    remote: ConnectedDrafts | None = None
-    lookup: bool = False  # whether the text itself is a draft, too
 
 
 def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:

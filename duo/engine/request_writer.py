@@ -37,8 +37,8 @@ class RequestWriter:
         running = self._running
         return running.policy if running is not None else None
 
-    def write(self, request: TextRequest, drafts: Drafts | None = None) -> None:
-        """Process a request until its text ends or it is cancelled, with `drafts` instead of the slot's own.
+    def write(self, request: TextRequest) -> None:
+        """Process a request until its text ends or it is cancelled.
 
         Raises DecodeError, PromptError, MemoryLimitError, DeviceError, or UsageError for an invalid grammar.
         """
@@ -54,7 +54,7 @@ class RequestWriter:
             seconds = slot.reserve(len(request.prompt), request.config.stop.n_predict, request.cancelled)
             request.metrics.started += seconds if is_loading else 0.0
             with slot.recorder.watching():
-                self._generate(request, slot.drafts(request.config) if drafts is None else drafts)
+                self._generate(request, request.drafts or slot.drafts(request.config))
         finally:
             with self._lock:
                 self._request = None

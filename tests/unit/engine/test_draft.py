@@ -12,14 +12,7 @@ from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Guess, Proposal
 from tests.fakes import Eager, FakeContext, ManualClock
-from tests.unit.engine.helpers import (
-    PROMPT,
-    Unthreaded,
-    begun,
-    take,
-    wakes,
-    when_waiting,
-)
+from tests.unit.engine.helpers import PROMPT, Unthreaded, begun, take, wakes, when_waiting
 
 LONG = 3600.0
 NEXT = len(PROMPT)

@@ -13,15 +13,7 @@ from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
 from duo.spec.schedule import Schedule
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
-from tests.unit.engine.helpers import (
-    PROMPT,
-    Writing,
-    draft_threads,
-    make_ending,
-    make_generation,
-    run,
-    until,
-)
+from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_generation, run, until
 
 N = 40
 TEXT = text_after(PROMPT, N)

@@ -16,13 +16,7 @@ from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Policy
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import (
-    PROMPT,
-    draft_threads,
-    make_ending,
-    make_generation,
-    run,
-)
+from tests.unit.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
 
 TEXT = text_after(PROMPT, 30)
 
