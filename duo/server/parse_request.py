@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import anyio
@@ -49,7 +49,7 @@ class RequestWork:
     def __init__(self) -> None:
         self._one = anyio.CapacityLimiter(1)
         self._n_slow = 0
-        self._logged: set[str] = set()  # misspelt names, each once and few, so that no client fills the log
+        self._logged: set[str] = set()  # hints, each once and few, so that no client fills the log
 
     async def run(self, work: Callable[[], T], *, is_slow: bool) -> T:
         """The result of `work`. Raises what it raises, and BusyError if too many wait."""
@@ -80,33 +80,33 @@ class RequestWork:
                 fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
                 hints = misspelt(fields, kind.__struct_encode_fields__)
                 self._log(hints)
-                request.scope[WARNING] = "; ".join([*hints.values()][:3])
+                request.scope[WARNING] = "; ".join(hints[:3])
                 is_slow = is_large or any(bytes(fields.get(name, b"null")) != b"null" for name in _SLOW_FIELDS)
                 return msgspec.json.decode(data, type=kind), is_slow
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
+            except (msgspec.DecodeError, RecursionError, ValueError) as error:
                 raise ApiError(400, f"invalid request: {error}") from None
 
         return await self.run(parse, is_slow=True) if is_large else parse()
 
-    def _log(self, hints: Mapping[str, str]) -> None:
-        for name, hint in hints.items():
-            if name not in self._logged and len(self._logged) < _MAX_COMPARED:
-                self._logged.add(name)
+    def _log(self, hints: Iterable[str]) -> None:
+        for hint in hints:
+            if hint not in self._logged and len(self._logged) < _MAX_COMPARED:
+                self._logged.add(hint)
                 log.warning("a client sent an %s", hint)
 
 
-def misspelt(names: Iterable[str], known: Sequence[str]) -> dict[str, str]:
-    """The names that are misspellings of `known` fields, each with what to tell about it.
+def misspelt(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    """What to tell about the names that are misspellings of `known` fields.
 
     Other servers' fields are not mistakes, so a name that resembles no field is ignored.
     """
     targets = [*known, *(synonym for synonym, field in _SYNONYMS.items() if field in known)]
-    found = {}
-    for name in [name for name in names if name not in known and name not in _OTHERS][:_MAX_COMPARED]:
-        if _NAME.fullmatch(name):
-            for nearest in difflib.get_close_matches(name.lower(), targets, 1, _SIMILAR):
-                found[name] = f'unknown field "{name}": did you mean "{_SYNONYMS.get(nearest, nearest)}"?'
-    return found
+    unknown = [name for name in names if name not in known and name not in _OTHERS and _NAME.fullmatch(name)]
+    return [
+        f'unknown field "{name}": did you mean "{_SYNONYMS.get(nearest, nearest)}"?'
+        for name in unknown[:_MAX_COMPARED]
+        for nearest in difflib.get_close_matches(name.lower(), targets, 1, _SIMILAR)
+    ]
 
 
 class _LargeFields(msgspec.Struct):

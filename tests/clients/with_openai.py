@@ -43,19 +43,6 @@ def logprobs(client: OpenAI) -> None:
         assert len(token.top_logprobs) == 3
         assert token.logprob == token.top_logprobs[0].logprob <= 0, "the most likely one at temperature 0"
         assert sum(math.exp(other.logprob) for other in token.top_logprobs) <= 1 + 1e-6
-    streamed = []
-    with client.chat.completions.create(
-        model="default", messages=ASKED, max_tokens=12, temperature=0, logprobs=True, stream=True
-    ) as stream:
-        for chunk in stream:
-            if (part := chunk.choices[0].logprobs) is not None and part.content:
-                streamed += part.content
-    assert [token.token for token in streamed] == [token.token for token in found.content]
-    legacy = client.completions.create(model="default", prompt="1, 2, 3,", max_tokens=4, temperature=0, logprobs=2)
-    listed = legacy.choices[0].logprobs
-    assert listed is not None
-    assert listed.tokens is not None
-    assert "".join(listed.tokens) == legacy.choices[0].text
 
 
 def tools(client: OpenAI) -> None:

@@ -92,11 +92,7 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
 @pytest.mark.parametrize(
     ("fields", "text", "reason"),
     [
-        ({"stop": "the"}, "Paris is ", "stop"),
         ({"stop": ["never", "the", "ever"]}, "Paris is ", "stop"),
-        ({"stop": "never"}, TEXT, "stop"),
-        ({"max_tokens": 0}, "", "length"),
-        ({"max_tokens": 1}, "P", "length"),
         ({"max_tokens": 5}, "Paris", "length"),
         ({"max_tokens": len(TEXT) + 9, "ignore_eos": True}, TEXT + TEXT[:9], "length"),
         ({"prompt": "a" * (N_CTX - 5), "ignore_eos": True}, TEXT[:5], "length"),  # the context is full

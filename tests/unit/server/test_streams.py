@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,13 +18,10 @@ from tests.serving import assert_error
 from tests.unit.server.conftest import metric
 from tests.unit.server.exchange import Exchange, until
 
+pytestmark = pytest.mark.anyio
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
 STREAM = LONG | {"stream": True}
 INTERRUPTED = 'duo:generations_total{stop="interrupted"}'
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(scenario())
 
 
 def error_of(body: bytes) -> dict[str, Any]:
@@ -36,21 +32,17 @@ def error_of(body: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_disconnect_ends_the_text(lead: Lead, client: TestClient, slot: ScriptedSlot, stream: bool) -> None:
+async def test_a_disconnect_ends_the_text(lead: Lead, client: TestClient, slot: ScriptedSlot, stream: bool) -> None:
     slot.hold(n_free=1)
-
-    async def scenario() -> None:
-        exchange = Exchange(lead.app, **LONG, stream=stream)
-        if stream:
-            assert await exchange.status() == 200
-            assert (await exchange.event())["choices"][0]["text"] == TEXT[:N_STEP]
-        else:
-            await until(lambda: slot.requests)
-        exchange.disconnect()
-        await exchange.task
-        await until(lambda: lead.n_texts == 0)
-
-    run(scenario)
+    exchange = Exchange(lead.app, **LONG, stream=stream)
+    if stream:
+        assert await exchange.status() == 200
+        assert (await exchange.event())["choices"][0]["text"] == TEXT[:N_STEP]
+    else:
+        await until(lambda: slot.requests)
+    exchange.disconnect()
+    await exchange.task
+    await until(lambda: lead.n_texts == 0)
     assert slot.requests[0].cancelled.is_set()
     assert metric(client, INTERRUPTED) == 1
     assert metric(client, "llamacpp:tokens_predicted_total") == N_STEP
@@ -59,17 +51,14 @@ def test_a_disconnect_ends_the_text(lead: Lead, client: TestClient, slot: Script
 # Slow clients
 
 
-def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
-    async def scenario() -> None:
-        chunked = Exchange(lead.app, "/tokenize")
-        for _ in range(20):
-            chunked.send(bytes(2**20))
-        chunked.send(b"", more=False)
-        assert await chunked.status() == 413
-        assert str(MAX_BODY) in error_of(await chunked.body())["message"]
-        assert chunked.n_received == MAX_BODY + 2**20
-
-    run(scenario)
+async def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
+    chunked = Exchange(lead.app, "/tokenize")
+    for _ in range(20):
+        chunked.send(bytes(2**20))
+    chunked.send(b"", more=False)
+    assert await chunked.status() == 413
+    assert str(MAX_BODY) in error_of(await chunked.body())["message"]
+    assert chunked.n_received == MAX_BODY + 2**20
 
 
 # Texts that fail
@@ -120,39 +109,31 @@ def test_a_fault_is_logged_and_told_by_health_until_the_next_good_text(
 # The queue
 
 
-def test_a_full_queue_answers_503(make_lead: Callable[..., Lead], slot: ScriptedSlot) -> None:
+async def test_a_full_queue_answers_503(make_lead: Callable[..., Lead], slot: ScriptedSlot) -> None:
     lead = make_lead(n_queue=1)
     slot.hold()
-
-    async def scenario() -> None:
-        texts = []
-        for n in (1, 2):
-            texts.append(Exchange(lead.app, prompt="a"))
-            await until(lambda n=n: lead.n_texts == n)  # type: ignore[misc]
-        refused = Exchange(lead.app, prompt="a")
-        start = await refused.sent.get()
-        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
-        assert "1 requests" in error_of(await refused.body())["message"]
-        slot.go_on()
-        assert [await text.status() for text in texts] == [200, 200]
-
-    run(scenario)
+    texts = []
+    for n in (1, 2):
+        texts.append(Exchange(lead.app, prompt="a"))
+        await until(lambda n=n: lead.n_texts == n)  # type: ignore[misc]
+    refused = Exchange(lead.app, prompt="a")
+    start = await refused.sent.get()
+    assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
+    assert "1 requests" in error_of(await refused.body())["message"]
+    slot.go_on()
+    assert [await text.status() for text in texts] == [200, 200]
 
 
-def test_stopping_ends_streams_with_an_event_and_refuses_those_that_wait(lead: Lead, slot: ScriptedSlot) -> None:
+async def test_stopping_ends_streams_with_an_event_and_refuses_those_that_wait(lead: Lead, slot: ScriptedSlot) -> None:
     slot.hold(n_free=1)
-
-    async def scenario() -> None:
-        streamed = Exchange(lead.app, **STREAM)
-        assert await streamed.status() == 200
-        await streamed.event()
-        waiting = Exchange(lead.app, **LONG)
-        await until(lambda: lead.n_texts == 2)
-        lead.stop()
-        told = await streamed.event()
-        assert (told["error"]["code"], told["error"]["message"]) == (503, "the server is stopping")
-        assert (await streamed.body()).startswith(b"data: [DONE]")
-        assert await waiting.status() == 503
-        assert error_of(await waiting.body())["type"] == "unavailable_error"
-
-    run(scenario)
+    streamed = Exchange(lead.app, **STREAM)
+    assert await streamed.status() == 200
+    await streamed.event()
+    waiting = Exchange(lead.app, **LONG)
+    await until(lambda: lead.n_texts == 2)
+    lead.stop()
+    told = await streamed.event()
+    assert (told["error"]["code"], told["error"]["message"]) == (503, "the server is stopping")
+    assert (await streamed.body()).startswith(b"data: [DONE]")
+    assert await waiting.status() == 503
+    assert error_of(await waiting.body())["type"] == "unavailable_error"

@@ -72,7 +72,8 @@ def test_only_the_text_of_a_request_may_be_large(client: TestClient, field: str)
 # Threads
 
 
-def test_others_are_answered_while_slow_requests_wait_and_few_do(
+@pytest.mark.anyio
+async def test_others_are_answered_while_slow_requests_wait_and_few_do(
     lead: Lead, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long texts and schemas wait for one another, however they end."""
@@ -89,21 +90,18 @@ def test_others_are_answered_while_slow_requests_wait_and_few_do(
 
     monkeypatch.setattr(ScriptedModel, "tokenize", wait)
 
-    async def scenario() -> None:
-        for n in (1, 5):
-            gate.clear()
-            slow: list[Exchange] = [
-                Exchange(lead.app, "/tokenize", content="a" * long),
-                Exchange(lead.app, "/v1/completions", prompt="a" * long, max_tokens=0),
-                Exchange(lead.app, "/v1/chat/completions", **chat("a" * long), max_tokens=0),
-                Exchange(lead.app, "/v1/completions", prompt="a" * long, temperature=-1),
-            ]
-            await until(lambda n=n: len(begun) == n)  # type: ignore[misc]
-            for schema, status in ((None, 200), ({}, 503)):
-                other = Exchange(lead.app, prompt="a", json_schema=schema)
-                assert await asyncio.wait_for(other.status(), 60) == status
-            assert len(begun) == n
-            gate.set()
-            assert [await asyncio.wait_for(one.status(), 60) for one in slow] == [200, 200, 200, 400]
-
-    asyncio.run(scenario())
+    for n in (1, 5):
+        gate.clear()
+        slow: list[Exchange] = [
+            Exchange(lead.app, "/tokenize", content="a" * long),
+            Exchange(lead.app, "/v1/completions", prompt="a" * long, max_tokens=0),
+            Exchange(lead.app, "/v1/chat/completions", **chat("a" * long), max_tokens=0),
+            Exchange(lead.app, "/v1/completions", prompt="a" * long, temperature=-1),
+        ]
+        await until(lambda n=n: len(begun) == n)  # type: ignore[misc]
+        for schema, status in ((None, 200), ({}, 503)):
+            other = Exchange(lead.app, prompt="a", json_schema=schema)
+            assert await asyncio.wait_for(other.status(), 60) == status
+        assert len(begun) == n
+        gate.set()
+        assert [await asyncio.wait_for(one.status(), 60) for one in slow] == [200, 200, 200, 400]

@@ -54,13 +54,13 @@ OTHERS = re.findall(
 )
 
 
-def told(*names: str, kind: type[msgspec.Struct] = ChatBody) -> dict[str, str]:
+def told(*names: str, kind: type[msgspec.Struct] = ChatBody) -> list[str]:
     return misspelt(names, kind.__struct_encode_fields__)
 
 
 @pytest.mark.parametrize("typo", TYPOS)
 def test_a_misspelt_field_is_told_with_the_nearest(typo: str) -> None:
-    assert told("model", typo) == {typo: f'unknown field "{typo}": did you mean "{TYPOS[typo]}"?'}
+    assert told("model", typo) == [f'unknown field "{typo}": did you mean "{TYPOS[typo]}"?']
 
 
 def test_fields_of_other_servers_are_no_mistakes() -> None:
@@ -70,7 +70,7 @@ def test_fields_of_other_servers_are_no_mistakes() -> None:
     ]
     assert len(of_openai) > 40
     for kind in (ChatBody, CompletionBody):
-        assert [hint for name in (*OTHERS, *of_openai) for hint in told(name, kind=kind).values()] == []
+        assert [hint for name in (*OTHERS, *of_openai) for hint in told(name, kind=kind)] == []
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/apply-template"])
