@@ -231,11 +231,15 @@ class Machine:
         self.busy: Callable[[float], bool] = lambda _: False  # by seconds
         self.target = FakeContext(lambda _: 1, self._pass, 64, 32, 300)
         self.batch_s: Callable[[int], float] = lambda n: 0.010 + 0.001 * n
-        monkeypatch.setattr(measure, "time", self.clock)
-        monkeypatch.setattr(measure, "other_cpu_use", lambda _: 1.7 if self.busy(self.clock.now) else 0.0)
-        monkeypatch.setattr(measure, "_WINDOW_S", 0.0)
-        monkeypatch.setattr(measure, "usable_cores", lambda: 2)
-        monkeypatch.setattr(measure, "is_busy", lambda n_others, _: n_others > 1)
+        replaced = {
+            "time": self.clock,
+            "cpu_times": lambda: SimpleNamespace(now=self.clock.now),
+            "other_cpu_use": lambda _: 1.7 if self.busy(self.clock.now) else 0.0,
+            "usable_cores": lambda: 2,
+            "is_busy": lambda n_others, _: n_others > 1,
+        }
+        for name, value in replaced.items():
+            monkeypatch.setattr(measure, name, value)
         self.meter = Meter(self.target, None, lambda *_: None, Stop(self.clock), self.notes.append)
 
     def _pass(self) -> None:
@@ -265,9 +269,7 @@ def test_an_idle_machine_is_measured_as_fast_as_announced(machine: Machine) -> N
     assert machine.notes == []
 
 
-def test_what_others_have_disturbed_is_measured_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_WINDOW_S", 0.5)
-    monkeypatch.setattr(measure, "cpu_times", lambda: SimpleNamespace(now=machine.clock.now))
+def test_what_others_have_disturbed_is_measured_again(machine: Machine) -> None:
     machine.announce()
     begin = machine.clock.now + 1
     machine.busy = lambda now: begin < now < begin + 8
@@ -276,11 +278,7 @@ def test_what_others_have_disturbed_is_measured_again(machine: Machine, monkeypa
     assert said.startswith("other programs use 1.7 of 2 cores: measuring again, for up to ")
 
 
-def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "_WINDOW_S", 0.5)
-    monkeypatch.setattr(measure, "cpu_times", lambda: SimpleNamespace(now=machine.clock.now))
+def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(machine: Machine) -> None:
     _, limit_s = machine.announce()
     start = machine.clock.now
     machine.busy = lambda _: True
@@ -289,16 +287,12 @@ def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(
     assert limit_s / 2 < machine.clock.now - start < limit_s + 1
 
 
-def test_times_that_vary_too_much_are_doubted(machine: Machine) -> None:
+def test_times_that_vary_too_much_are_doubted_and_without_any_there_is_no_result(machine: Machine) -> None:
     machine.announce()
     speeds = iter(range(10**6))
     machine.batch_s = lambda _: 0.0005 * next(speeds)
     machine.times()
     assert machine.meter.doubts == "the times vary too much"
-
-
-def test_without_any_times_there_is_no_result(machine: Machine) -> None:
-    machine.announce()
     machine.batch_s = lambda _: 1000.0
     with pytest.raises(MeasurementError, match="cannot be measured now: the times vary too much"):
         machine.times()
