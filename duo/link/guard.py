@@ -44,23 +44,23 @@ class Guard:
         """Forward the request or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             return
-        headers = Headers(scope=scope)
-        error = self._fault(scope["path"], headers)
-        if scope["type"] == "websocket":
-            if error is None:
-                await self._app(scope, receive, send)
-            else:
-                await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
-        elif {"content-length", "transfer-encoding"} <= {*headers}:  # a proxy may read it as other requests
-            body = error_body(400, "a request must not have both Content-Length and Transfer-Encoding")
-            await JSONResponse(body, 400, {"Connection": "close"})(scope, receive, send)
-        elif error is not None:
-            await JSONResponse(error_body(403, error), 403)(scope, receive, send)
-        elif not self._keys or self._is_public(scope) or self._has_key(headers):
+        if (refusal := self._refusal(scope, Headers(scope=scope))) is None:
             await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
         else:
-            body = error_body(401, "the API key is missing or wrong", "invalid_api_key")
-            await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            await refusal(scope, receive, send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+        if {"content-length", "transfer-encoding"} <= {*headers}:  # a proxy may read it as other requests
+            body = error_body(400, "a request must not have both Content-Length and Transfer-Encoding")
+            return JSONResponse(body, 400, {"Connection": "close"})
+        if (fault := self._fault(scope["path"], headers)) is not None:
+            return JSONResponse(error_body(403, fault), 403)
+        if not self._keys or self._is_public(scope) or self._has_key(headers):
+            return None
+        body = error_body(401, "the API key is missing or wrong", "invalid_api_key")
+        return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
 
     def _fault(self, path: str, headers: Headers) -> str | None:
         """Why a request is refused."""
@@ -78,7 +78,7 @@ class Guard:
         return None
 
     def _is_public(self, scope: Scope) -> bool:
-        path, method = scope["path"], scope["method"]
+        path, method = scope["path"], scope.get("method")  # a WebSocket has none
         is_page = self._has_page and method in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
         return is_page or path in _WITHOUT_KEY or method == "OPTIONS"  # which browsers send without a key
 
@@ -119,6 +119,4 @@ def in_url(host: str) -> str:
 
 def _name(host: str) -> str:
     """The name in a Host header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    return (host[1:].partition("]") if host.startswith("[") else host.partition(":"))[0].lower()
