@@ -191,7 +191,7 @@ def _find(
 
 def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
     """The draft on RPC servers, in its own process, which ends if a server fails."""
-    from duo.link.process import DRAFT_BATCH, DraftProcess  # noqa: PLC0415 - as in _listen()
+    from duo.link.process import DRAFT_BATCH, DraftPlan, DraftProcess  # noqa: PLC0415 - as in _listen()
 
     here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
     with closing(Model(here, vocabulary_only=True)) as model:
@@ -201,7 +201,7 @@ def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: Re
     context = config.context(2 * config.drafting().n_max, n_threads, n_threads, 0)
     context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=DRAFT_BATCH)
     name, vocabulary = f"the draft on {', '.join(draft.rpc_servers)}", target.path if differs else None
-    return DraftProcess(name, draft, context, drafts, warmup=config.warmup, vocabulary=vocabulary)
+    return DraftProcess(name, DraftPlan(draft, context, config.warmup, vocabulary), drafts)
 
 
 def _profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile | None:

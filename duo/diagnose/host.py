@@ -125,8 +125,7 @@ def measure_bandwidth(n_threads: int, n_bytes: int = _USUAL) -> Bandwidth | None
         parts = np.array_split(numbers, n_threads)
         # Memory that was never written maps to one page of zeros; written by its own thread, it is local to it (NUMA).
         list(threads.map(lambda part: part.fill(1), parts))
-        one = max(_rate([numbers], threads) for _ in range(_N_TIMES))
-        together = max(_rate(parts, threads) for _ in range(_N_TIMES)) if n_threads > 1 else one
+        one, together = (max(_rate(each, threads) for _ in range(_N_TIMES)) for each in ([numbers], parts))
     return Bandwidth(one, max(one, together), n_threads)
 
 

@@ -20,7 +20,7 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics
 from duo.engine.queue import TargetSide
 from duo.engine.translated import TranslatedTarget, Translation
-from duo.errors import LinkError, PromptError, UsageError
+from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.link import messages
 from duo.link.messages import ROUTE, TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Text, Unable, Welcome
 from duo.link.remote_target import RemoteTarget
@@ -37,7 +37,7 @@ _CLOSE_S = 2.0  # for the closing handshake
 _ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
 
 
-class Refusal(LinkError):
+class Refusal(DuoError):
     """The lead refused this draft for good."""
 
 
@@ -80,8 +80,6 @@ class DraftClient:
                     log.info("connected to the lead at %s", self.url)
                     reported = False
                     self._serve(self._socket, welcome)
-            except Refusal:
-                raise
             except (OSError, WebSocketException, LinkError, PromptError) as error:
                 if not reported and not self._stop.is_set():
                     log.info("cannot connect to the lead at %s (%s): trying again", self.url, _reason(error))

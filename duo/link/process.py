@@ -49,11 +49,11 @@ _EXIT_S = 2.0  # for the process to exit by itself
 class DraftPlan:
     """The configuration of the process."""
 
-    url: str  # of the lead
     model: ModelConfig
     context: ContextConfig  # n_ctx: tokens beyond those of the lead's texts
-    warmup: bool  # whether to warm up contexts
+    warmup: bool = True  # whether to warm up contexts
     vocabulary: Path | None = None  # file with the target's vocabulary, if it is another one
+    url: str = ""  # of the lead
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -73,20 +73,11 @@ class DraftProcess:
     reason, that one does too: it reads end-of-file on its standard input.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: ModelConfig,
-        context: ContextConfig,
-        drafts: RemoteDrafts,
-        *,
-        warmup: bool = True,
-        vocabulary: Path | None = None,
-    ) -> None:
-        """Listen; `name` names the draft in log messages. `vocabulary`: see DraftPlan. Raises UsageError."""
+    def __init__(self, name: str, plan: DraftPlan, drafts: RemoteDrafts) -> None:
+        """Listen; `name` names the draft in log messages. Raises UsageError."""
         token = secrets.token_urlsafe()
         self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), _LOOPBACK), _LOOPBACK, 0)
-        plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context, warmup, vocabulary)
+        plan = replace(plan, url=f"ws://{_LOOPBACK}:{self._listener.port}")
         self._name = name
         self._command = child.call("duo.link.process", msgspec.json.encode(plan, enc_hook=str).decode())
         self._environment = os.environ | {_TOKEN: token}

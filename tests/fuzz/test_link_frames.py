@@ -5,7 +5,6 @@ Single messages, valid and not, are in tests/unit/link/test_messages.py.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.config import SAMPLERS, SamplingConfig
+from duo.config import SamplingConfig
 from duo.link import messages
 from duo.link.client import DraftClient
 from duo.link.messages import Alive, Begin, End, GuessMessage, Message, Refused, Text, Unable, Welcome
@@ -27,6 +26,7 @@ from tests.fakes import N_VOCAB, Eager, FakeContext
 from tests.fuzz.cases import cases, record
 from tests.unit.engine.helpers import until
 from tests.unit.link.backs import N_AHEAD, TRUTH, Back, N, Stage, candidate, hello
+from tests.unit.link.test_messages import samplings
 
 MOST = 2**31 - 1
 ENDS = {"dropped: left", "dropped: garbage", "dropped: flood"}
@@ -99,10 +99,8 @@ class Liar:
                 n = self._n_decodes
                 self._may_decode.release()
                 until(lambda: self._n_decodes > n or self._stage.has_written)
-            case "alive":
-                say(Alive(_number(serial + lie)))
-            case "unable":
-                say(Unable(_number(serial + lie)))
+            case "alive" | "unable":
+                say((Alive if what == "alive" else Unable)(_number(serial + lie)))
             case "hello":
                 say(hello())
             case "leave":
@@ -155,16 +153,6 @@ def test_a_draft_that_lies_changes_no_text(stage: Stage, acts: list[tuple[str, A
 
 numbers = st.sampled_from([0, 1, 2, 5, N_VOCAB, MOST])
 tokens = st.lists(st.integers(0, N_VOCAB - 1) | numbers, max_size=40)
-samplings = st.builds(
-    SamplingConfig,
-    temp=st.sampled_from([0.0, 0.8, 1e6]),
-    top_k=st.sampled_from([0, 1, 40, MOST]),
-    repeat_penalty=st.sampled_from([1.0, 1.1]),
-    repeat_last_n=st.sampled_from([0, 64, MOST]),
-    logit_bias=st.lists(st.tuples(numbers, st.sampled_from([-math.inf, -1e6, 0.5, 1e6])), max_size=3).map(tuple),
-    samplers=st.permutations(SAMPLERS).map(tuple),
-    seed=st.integers(0, 2**63 - 1),
-)
 begins = st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans())
 good = samplings.map(lambda sampling: Begin(1, N_VOCAB, 4, sampling, [], 0, [3, 1, 4], True))
 texts = st.builds(Text, st.just(1), numbers, st.sampled_from([3, 3, 3, 4, 5, 0, MOST]), tokens, st.booleans())
@@ -187,9 +175,6 @@ class Connection:
 
     def recv(self, timeout: float) -> bytes:
         return messages.encode(Welcome(30))
-
-    def close(self) -> None:
-        """It holds nothing."""
 
     def __iter__(self) -> Iterator[bytes]:
         for act in self._acts:

@@ -12,7 +12,7 @@ import pytest
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import UsageError
-from duo.link.process import DraftProcess
+from duo.link.process import DraftPlan, DraftProcess
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.library import supports_rpc
 from tests.command import ONE_EACH, SLOW_TARGET, gated_target
@@ -26,7 +26,8 @@ TEXT = ("-p", "the cat sat on", "-n", "64", "--ignore-eos", "--exact", "--schedu
 
 
 def process_of(model: Path, **options: Any) -> DraftProcess:
-    return DraftProcess("the draft", ModelConfig(model, **options), ContextConfig(32, 1, 1), RemoteDrafts())
+    plan = DraftPlan(ModelConfig(model, **options), ContextConfig(32, 1, 1))
+    return DraftProcess("the draft", plan, RemoteDrafts())
 
 
 def test_modules_in_the_current_directory_are_not_imported(

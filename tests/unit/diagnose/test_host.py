@@ -20,25 +20,22 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_an_unknown_system(tmp_path: Path) -> None:
-    host = read_host(tmp_path, "Plan9", "riscv64")
-    assert (host.system, host.machine, host.instructions, host.gpus) == ("Plan9", "riscv64", (), ())
-    assert host.cpu
-    assert read_host().memory_total > 1 << 28, "of this machine"
-
-
 @pytest.mark.parametrize(
     ("cpuinfo", "machine", "instructions"),
     [
         ("model name\t: Some CPU\nflags\t\t: fpu avx avx2 fma\n\nprocessor\t: 1\n", "x86_64", ("AVX", "AVX2", "FMA")),
         ("Features\t: fp asimd asimddp i8mm\n", "aarch64", ("DOTPROD", "MATMUL_INT8")),
+        ("", "riscv64", ()),
     ],
 )
 def test_cpu_and_instructions(tmp_path: Path, cpuinfo: str, machine: str, instructions: tuple[str, ...]) -> None:
-    write(tmp_path / "proc/cpuinfo", "processor\t: 0\n" + cpuinfo)
+    if cpuinfo:
+        write(tmp_path / "proc/cpuinfo", "processor\t: 0\n" + cpuinfo)
     host = read_host(tmp_path, "Linux", machine)
-    assert host.instructions == instructions
+    assert (host.system, host.machine, host.instructions, host.gpus) == ("Linux", machine, instructions, ())
+    assert host.cpu
     assert ("Some CPU" in cpuinfo) == (host.cpu == "Some CPU")
+    assert host.memory_total > 1 << 28
 
 
 def test_gpus_of_nvidias_driver_or_program(tmp_path: Path) -> None:
@@ -64,16 +61,10 @@ def test_gpus_of_other_vendors(tmp_path: Path) -> None:
     assert read_host(other, "Darwin", "x86_64").gpus == ()
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
-def test_the_rate_of_one_thread_and_of_all(n_threads: int) -> None:
-    found = measure_bandwidth(n_threads, 64 << 20)
+def test_the_rate_of_one_thread_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure_bandwidth(2, 64 << 20)
     assert found is not None
-    assert found.n_threads == n_threads
+    assert found.n_threads == 2
     assert found.all_threads >= found.one_thread > 1e7
-    assert n_threads > 1 or found.all_threads == found.one_thread
-
-
-def test_with_too_little_memory_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most a quarter of what is available is used."""
-    monkeypatch.setattr(host_module, "available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(host_module, "available_bytes", lambda: 100 << 20)  # of which a quarter may be used
     assert measure_bandwidth(1) is None

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from duo.engine.cores import usable_cores
-from duo.errors import LinkError, UsageError
-from duo.link.client import DraftClient, hello
+from duo.errors import UsageError
+from duo.link.client import DraftClient, Refusal, hello
 from duo.link.listener import Listener
 from duo.link.messages import Refused
 from tests.fakes import FakeContext
@@ -77,7 +77,7 @@ def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: py
 def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duo.link.draft_connection.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
     wrong = hello("wrong", Words().model)
-    with serve(stage) as listener, pytest.raises(LinkError) as raised:
+    with serve(stage) as listener, pytest.raises(Refusal) as raised:
         DraftClient(f"127.0.0.1:{listener.port}", wrong, lambda _: FakeContext()).run()
     assert str(raised.value) == "the lead refused this draft: ?[2J?]0;mine?go away?"
 
