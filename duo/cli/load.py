@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.inputs import back_token
 from duo.cli.options.groups import EngineOptions, GenerationOptions
-from duo.cli.problems import CUDA, RPC, best_backend, build_with
+from duo.cli.problems import CUDA, best_backend, build_with, require_rpc
 from duo.cli.terminal.console import note, progress_bar, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig
@@ -19,10 +19,9 @@ from duo.engine import text
 from duo.engine.cores import plan_threads
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
-from duo.errors import DeviceError, UsageError
+from duo.errors import UsageError
 from duo.llama.build import CPU, hiding_variables
 from duo.llama.devices import built_gpu_backends, gpus, list_devices
-from duo.llama.library import supports_rpc
 from duo.llama.model import Model
 from duo.loading import load_engine
 
@@ -143,19 +142,14 @@ def check_servers(config: EngineConfig) -> None:
     """Raise UsageError for servers that cannot be used, or DeviceError if llama.cpp was built without RPC."""
     for_target, for_draft = config.rpc_servers, config.draft_rpc_servers or ()
     servers = [*for_target, *for_draft]
-    check_rpc(servers)
+    if servers:
+        require_rpc()
     if twice := [server for server in servers if servers.count(server) > 1]:
         message = "a server has one client at a time: start another one on that machine, on another port"
         raise UsageError(f"{twice[0]} is named twice, but {message}")
     unused = for_target and (config.n_gpu_layers == 0 or config.devices == ())
     if unused or (for_draft and (config.draft_n_gpu_layers == 0 or config.draft_devices == ())):
         raise UsageError("--rpc: with 0 layers (-ngl, -ngld) or -dev none (-devd none) a server is not used")
-
-
-def check_rpc(servers: Sequence[str] | None) -> None:
-    """Raise DeviceError if there are servers, but llama.cpp was built without RPC."""
-    if servers and not supports_rpc():
-        raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
 
 
 def check_gpu(config: EngineConfig, *, has_draft: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import duo
 from duo.cli.installation import LLAMA, SLOWING, Installation, tested_range
 from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Host
+from duo.errors import DeviceError
 from duo.llama.build import GPU_BACKENDS
 from duo.llama.child import is_frozen
 
@@ -161,6 +162,14 @@ def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
     # pip's cache of wheels ignores CMAKE_ARGS.
     fresh = f"--force-reinstall --no-deps --no-cache-dir --no-binary {LLAMA}"
     return f'{build}{_PIP} {fresh} "{LLAMA}{tested_range() or ""}"'
+
+
+def require_rpc() -> None:
+    """Raise DeviceError if llama.cpp was built without RPC."""
+    from duo.llama.library import supports_rpc  # noqa: PLC0415 - llama.cpp may not be loadable
+
+    if not supports_rpc():
+        raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
 
 
 def best_backend(host: Host) -> str | None:

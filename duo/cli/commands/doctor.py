@@ -12,7 +12,7 @@ from itertools import groupby
 
 from duo.cli.installation import Installation, read_installation
 from duo.cli.options.by_command import DoctorOptions, RunOptions
-from duo.cli.problems import Problem, find_problems
+from duo.cli.problems import Problem, find_problems, require_rpc
 from duo.cli.terminal.console import warn
 
 _wrap = partial(textwrap.wrap, width=80, break_long_words=False, break_on_hyphens=False)
@@ -32,11 +32,12 @@ def show_devices(options: RunOptions) -> int:
 
     Warns if a GPU is expected but missing. Raises DeviceError.
     """
-    from duo.cli.load import check_rpc, no_gpu_found  # noqa: PLC0415 - llama.cpp may not be loadable
+    from duo.cli.load import no_gpu_found  # noqa: PLC0415 - llama.cpp may not be loadable
     from duo.llama.devices import add_server, list_devices  # noqa: PLC0415
 
     servers = (*options.engine.rpc_servers, *(options.engine.draft_rpc_servers or ()))
-    check_rpc(servers)
+    if servers:
+        require_rpc()
     for server in servers:
         add_server(server, options.engine.rpc_timeout_s)
     for device in list_devices():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from duo.cli.options.by_command import RpcServerOptions
-from duo.cli.problems import RPC, build_with
+from duo.cli.problems import require_rpc
 from duo.cli.terminal.console import blame, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
@@ -20,7 +20,6 @@ from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin
 from duo.llama import child
 from duo.llama.devices import Device, refuses, servable_devices, serve
-from duo.llama.library import supports_rpc
 from duo.models.storage import cache_dir
 
 _LOOK_S = 0.1
@@ -29,8 +28,7 @@ _LOOK_S = 0.1
 def rpc_server(options: RpcServerOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     send_log(options)
-    if not supports_rpc():
-        raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
+    require_rpc()
     address = _address(options)
     devices = servable_devices(options.device)
     if not devices:

@@ -45,21 +45,21 @@ def test_a_typed_option_wins_over_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("typed", "target", "draft"),
     [
-        ("-m a.gguf -md b.gguf", (Path("a.gguf"), Path("b.gguf"))),
-        ("-hf user/repo:Q8_0 -hfd user/small", ("hf://user/repo:Q8_0", "hf://user/small")),
-        ("-m a.gguf", (Path("a.gguf"), None)),
-        ("-e", ("demo", None)),
-        ("-m demo", ("demo", None)),
+        ("-m a.gguf -md b.gguf", Path("a.gguf"), Path("b.gguf")),
+        ("-hf user/repo:Q8_0 -hfd user/small", "hf://user/repo:Q8_0", "hf://user/small"),
+        ("-m a.gguf", Path("a.gguf"), None),
+        ("-e", "demo", None),
+        ("-m demo", "demo", None),
     ],
 )
-def test_model_names(arguments: str, expected: tuple[Path | str, Path | str | None]) -> None:
-    options = parse(*arguments.split())
-    assert options.model_names() == expected
-    assert options.is_demo == (expected[0] == "demo")
-    assert options.names_target == (arguments != "-e")
-    assert options.has_draft == (options.is_demo or expected[1] is not None)
+def test_model_names(typed: str, target: Path | str, draft: Path | str | None) -> None:
+    options = parse(*typed.split())
+    assert options.model_names() == (target, draft)
+    assert options.is_demo == (target == "demo")
+    assert options.names_target == (typed != "-e")
+    assert options.has_draft == (options.is_demo or draft is not None)
 
 
 def test_the_engine_config() -> None:
