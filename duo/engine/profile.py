@@ -13,7 +13,7 @@ from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
-from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument
+from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument, kept_threads
 from duo.spec.policy import Policy
 from duo.spec.policy_state import PolicyState
 
@@ -45,8 +45,8 @@ class PairProfile(Profile):
 
 def _shares(document: ProfileDocument) -> bool:
     """Whether the target has as many threads as with other drafts."""
-    threads = document.get("threads")
-    return threads is None or (isinstance(threads, dict) and threads.get("target") == usable_cores())
+    threads = kept_threads(document).get("threads")
+    return threads is None or threads["target"] == usable_cores()
 
 
 def _policy(document: ProfileDocument) -> PolicyState | None:

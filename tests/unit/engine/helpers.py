@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -185,13 +185,11 @@ def make_generation(
     ending: Ending,
     policy: Policy | None = None,
     threads: ThreadConfig = THREADS,
-    prompt: Sequence[int] = PROMPT,
-    on_prompt: Callable[[int], None] = lambda _: None,
-    remote: ConnectedDrafts | None = None,
     cores: CoresInUse | None = None,
+    **more: Any,
 ) -> Writing:
     local = LocalDraft(Cache(draft), policy or Eager(4, 6), threads, cores=cores) if draft is not None else None
-    return Writing(target, local, ending, threads, prompt, on_prompt, remote, cores=cores)
+    return Writing(target, local, ending, threads, cores=cores, **more)
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:

@@ -111,7 +111,7 @@ def test_prefill_is_concurrent_only_on_separate_hardware(schedule: Schedule, apa
 
     target.during = during
     threads = replace(THREADS, apart=apart)
-    generation = make_generation(target, draft, make_ending(N), Eager(3, 6, schedule), threads, prompt)
+    generation = make_generation(target, draft, make_ending(N), Eager(3, 6, schedule), threads, prompt=prompt)
     assert run(generation) == text_after(prompt, N)
     assert counts == [(n_alive, bool(n_alive))] * 5
     assert target.teams[0] == 0
