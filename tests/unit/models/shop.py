@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -12,15 +11,13 @@ from tests.unit.models.fake_hub import served
 
 
 class Shop:
-    """`pages` by path; a path without one is not found. Of a wheel, the second half waits for `release`."""
+    """`pages` by path; a path without one is not found."""
 
     def __init__(self, pages: dict[str, bytes]) -> None:
         self.pages, self.url = pages, ""
         self.cut = 0  # bytes that are missing at the end of a wheel
         self.moved: dict[str, str] = {}
         self.seen: list[tuple[str, str | None]] = []  # paths, with the authorisation that came with each
-        self.half_sent, self.release = threading.Event(), threading.Event()
-        self.release.set()
 
 
 @contextmanager
@@ -41,13 +38,7 @@ def shop(pages: dict[str, bytes]) -> Iterator[Shop]:
             self.send_response(200)
             self.send_header("Content-Length", str(len(page)))
             self.end_headers()
-            is_wheel = self.path.endswith(".whl")
-            with suppress(ConnectionError):
-                self.wfile.write(page[: len(page) // 2])
-                if is_wheel:
-                    here.half_sent.set()
-                    here.release.wait(60)
-                self.wfile.write(page[len(page) // 2 : len(page) - here.cut * is_wheel])
+            self.wfile.write(page[: len(page) - here.cut * self.path.endswith(".whl")])
             return None
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
@@ -55,7 +46,4 @@ def shop(pages: dict[str, bytes]) -> Iterator[Shop]:
 
     with served(ShopHandler) as url:
         here.url = f"{url}/simple"
-        try:
-            yield here
-        finally:
-            here.release.set()
+        yield here

@@ -1,4 +1,4 @@
-"""The demo pair is made once, and is complete or absent; what is downloaded is in tests/process/models/test_demo.py."""
+"""The demo pair is made once, and is complete or absent; what is downloaded is in test_wheel.py."""
 
 from __future__ import annotations
 
