@@ -18,13 +18,8 @@ constants = pytest.importorskip("huggingface_hub.constants")
 
 REPOS = {
     "maker/small": FakeRepo(
-        {
-            "README.md": b"no model",
-            "mmproj-small-Q4_K_M.gguf": b"GGUF eyes",
-            "small-BF16.gguf": b"GGUF bf16",
-            "small-Q4_K_M.gguf": b"GGUF q4_k_m",
-            "small-Q8_0.gguf": b"GGUF q8_0",
-        }
+        {"README.md": b"no model", "mmproj-small-Q4_K_M.gguf": b"GGUF eyes"}
+        | {f"small-{quant}.gguf": f"GGUF {quant.lower()}".encode() for quant in ("BF16", "Q4_K_M", "Q8_0")}
     ),
     "maker/odd": FakeRepo({"mmproj.gguf": b"GGUF eyes", "zoo.gguf": b"GGUF zoo", "odd.gguf": b"GGUF odd"}),
     "maker/split": FakeRepo(
@@ -45,9 +40,6 @@ class User:
     hub: FakeHub
     cache: Path
     patch: pytest.MonkeyPatch
-
-    def token(self, token: str) -> None:
-        self.patch.setenv("HF_TOKEN", token)
 
     def use(self, url: str) -> None:
         """Take the hub at `url`."""
@@ -75,12 +67,10 @@ def user(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     user = User(hub, tmp_path / "hub", monkeypatch)
     user.use(hub.url)
     yield user
-    hub.status = None
     huggingface_hub.close_session()
 
 
 def refused(spec: str, *, offline: bool = False, kind: type[DuoError] = DownloadError) -> str:
-    """The one line that says why the model is not available."""
     with pytest.raises(kind) as caught:
         resolve_hub(spec, offline=offline)
     assert "\n" not in str(caught.value)
@@ -100,23 +90,18 @@ def test_offline_a_cached_model_is_found_without_a_request(user: User, caplog: p
 
 
 def test_offline_a_model_that_is_not_cached_is_not_fetched(user: User) -> None:
-    def check(spec: str) -> None:
-        user.hub.asked.clear()
-        assert refused(spec, offline=True) == f"{spec} is not in {user.cache}, and duo is offline"
-        assert user.hub.asked == []
-
-    check("maker/small")
     resolve_hub("maker/small:Q8_0")
-    check("maker/small:Q4_K_M")
     resolve_hub("maker/split:Q4_0").with_name("big-Q4_0-00002-of-00003.gguf").unlink()
-    check("maker/split:Q4_0")
     resolve_hub("maker/odd").resolve().unlink()  # the blob that the name in the snapshot points to
-    check("maker/odd")
+    user.hub.asked.clear()
+    for spec in ("maker/private", "maker/small:Q4_K_M", "maker/split:Q4_0", "maker/odd"):
+        assert refused(spec, offline=True) == f"{spec} is not in {user.cache}, and duo is offline"
+    assert user.hub.asked == []
 
 
 def test_a_private_repository_needs_the_token(user: User) -> None:
     assert refused("maker/private").startswith(f"{user.hub.url} has no maker/private, or it is private and HF_TOKEN")
-    user.token(TOKEN)
+    user.patch.setenv("HF_TOKEN", TOKEN)
     assert resolve_hub("maker/private").read_bytes() == b"GGUF secret"
 
 
@@ -132,7 +117,7 @@ def test_a_private_repository_needs_the_token(user: User) -> None:
     ],
 )
 def test_a_model_that_is_not_available(user: User, spec: str, said: str) -> None:
-    user.token(TOKEN)
+    user.patch.setenv("HF_TOKEN", TOKEN)
     assert said in refused(spec)
 
 
