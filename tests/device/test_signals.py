@@ -91,7 +91,7 @@ def test_a_signal_during_the_text_keeps_the_text_so_far(demo_pair: tuple[Path, P
     where: tuple[Argument, ...] = ("-m", target, "-dev", gpu, *ON_DEVICE)
     drafting: tuple[Argument, ...] = ()
     if drafted:
-        where = ("-m", target, "-ngl", "0", "-t", "1", "-fa", "off", "--no-warmup")
+        where = ("-m", target, *ON_DEVICE, "-ngl", "0")
         drafting = ("-md", draft, "-devd", gpu, "-ngld", "99", "-td", "1", "--schedule", "async")
     run = stopped(*where, *drafting, *COUNT, at="^decoding 1$", n=6, number=signal.SIGINT)
     assert n_decodes(run.lines, after_stop=True) <= 1 + drafted, "one of each model may have begun at this moment"

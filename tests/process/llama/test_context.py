@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,6 +14,7 @@ from duo.errors import DecodeAborted, DecodeError
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS
+from tests.process.llama.helpers import calling
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. " * 10
 
@@ -60,33 +60,22 @@ def test_the_full_context_can_be_used_and_no_more(text: list[int], make: Make, e
         context.decode(text[:2])
 
 
-def decode_until(context: Context, end: Callable[[], None], text: list[int]) -> None:
-    """Decode `text` again and again while another thread calls `end`, until a decode is ended by it."""
-    over = threading.Event()
-
-    def call() -> None:
-        while not over.wait(0.002):
-            end()
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    try:
-        for _ in range(100_000):
-            context.decode(text)
-            context.rollback(context.n_past - len(text))
-    finally:
-        over.set()
-        thread.join()
+def decode_repeatedly(context: Context, text: list[int]) -> None:
+    for _ in range(100_000):
+        context.decode(text)
+        context.rollback(0)
 
 
 def test_cancel_and_abort_end_a_decode_from_another_thread(text: list[int], make: Make) -> None:
     context = make()
-    with pytest.raises(DecodeAborted):
-        decode_until(context, context.cancel, text[:200])
-    assert context.n_past == 0
-    context.decode(text[:1])
-    with pytest.raises(DecodeAborted):
-        decode_until(context, context.abort, text[:200])
+    for end in (context.cancel, context.abort):
+        with calling(end), pytest.raises(DecodeAborted):
+            decode_repeatedly(context, text[:200])
+        assert context.n_past == 0
+        context.resume()
+        context.decode(text[:1])
+        context.rollback(0)
+    context.abort()
     with pytest.raises(DecodeAborted):
         context.decode(text[:1])
 
@@ -154,6 +143,4 @@ def test_after_branches_a_batch_belongs_to_the_text(text: list[int], make: Make)
     context.branch(1, 20)
     context.decode_each([(1, 5), (0, 6)])
     context.rollback(20)
-    other.decode([6])
-    other.rollback(20)
     assert (context.decode([7, 8, 9], n_rows=3) == other.decode([7, 8, 9], n_rows=3)).all()

@@ -59,31 +59,34 @@ def test_threads_that_share_the_machine_with_another_process_soon_leave_their_co
 # A model that threads still use when it is closed or the process ends, and texts that overflow a stack
 
 # Tabs are not in the vocabulary: llama.cpp needs a second for this text.
-TOKENISING = """
+START = """
 import sys, threading, time
 from pathlib import Path
 from duo.config import ModelConfig
 from duo.llama.model import Model
+model = Model(ModelConfig(Path(sys.argv[1])), vocabulary_only=True)
+"""
+TOKENISING = (
+    START
+    + """
 begun = threading.Event()
 def tokenize():
     begun.set()
     print("tokens", len(model.tokenize("\\t" * 200_000)), flush=True)
-model = Model(ModelConfig(Path(sys.argv[1])))
 threading.Thread(target=tokenize, daemon="daemon" in sys.argv).start()
 begun.wait()
 time.sleep(0.1)
 if "close" in sys.argv:
     model.close()
 """
-LONG_WORDS = """
-import sys
-from pathlib import Path
-from duo.config import ModelConfig
-from duo.llama.model import Model
-model = Model(ModelConfig(Path(sys.argv[1])), vocabulary_only=True)
+)
+LONG_WORDS = (
+    START
+    + """
 for character in "a! ":
     assert model.tokenize(character * 200_000) == [ord(character)] * 200_000
 """
+)
 
 
 @pytest.mark.parametrize("ending", ["close", "exit", "daemon"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.spec.types import Logits
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_mamba, tiny_qwen35
+from tests.process.llama.helpers import calling
 
 HYBRIDS = {"lfm2": tiny_hybrid, "qwen35": tiny_qwen35}
 WINDOW = 16
@@ -114,19 +114,9 @@ def cancel_a_decode(context: Context, n_past: int) -> None:
 @pytest.mark.parametrize("n_past", [1, 20])
 def test_after_a_decode_that_was_cancelled_nothing_is_left(hybrid: Make, n_past: int) -> None:
     """The state may have taken in a part of the batch."""
-    context, over = hybrid(), threading.Event()
-
-    def cancel() -> None:
-        while not over.wait(0.0005):
-            context.cancel()
-
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    try:
+    context = hybrid()
+    with calling(context.cancel):
         cancel_a_decode(context, n_past)
-    finally:
-        over.set()
-        thread.join()
     assert context.n_past == 0
     assert (read(context, [9]) == read(hybrid(), [9])).all()
 
