@@ -61,42 +61,37 @@ class AnswerParser:
         return list(self._parts(is_last=True))
 
     def _parts(self, *, is_last: bool) -> Iterator[Part]:
-        if self._is_start and not self._begin(is_last=is_last):
-            return
+        if self._is_start:
+            text = self._text.lstrip()
+            if not is_last and len(text) < len(THINK) and THINK.startswith(text):
+                return  # it is not known yet whether there is a thought
+            self._is_start, has_tag = False, text.startswith(THINK)
+            if has_tag:
+                self._drop(self._text.index(THINK) + len(THINK))
+            self._is_reasoning = self._skips_space = has_tag or bool(self._form.thinks)
         while True:
             if self._skips_space:
                 self._drop(len(self._text) - len(self._text.lstrip()))
                 self._skips_space = not self._text
             tag = END_OF_THOUGHT if self._is_reasoning else CALL if self._form.has_tools else ""
-            before, has_tag, after = self._text.partition(tag) if tag else (self._text, "", "")
-            if not has_tag:
-                yield from self._show(_n_certain(before, tag))
+            if not tag or tag not in self._text:
+                yield from self._show(_n_certain(self._text, tag))
                 break
-            yield from self._show(len(before.rstrip()))
+            yield from self._show(len(self._text[: self._text.index(tag)].rstrip()))
+            n = self._text.index(tag) + len(tag)
             if self._is_reasoning:
-                self._drop(len(self._text) - len(after))
+                self._drop(n)
                 self._is_reasoning, self._skips_space = False, True
-            elif (n_call := _n_call(after)) is None:
+            elif (n_call := _n_call(self._text[n:])) is None:
                 break
-            elif call := _parse(after[:n_call].removesuffix(END_OF_CALL)):
-                self._drop(len(self._text) - len(after) + n_call)
+            elif call := _parse(self._text[n : n + n_call].removesuffix(END_OF_CALL)):
+                self._drop(n + n_call)
                 self._skips_space = True
                 yield Part(self._start, "", call=call)
             else:
-                yield from self._show(len(self._text) - len(after) + n_call)
+                yield from self._show(n + n_call)
         if is_last and not (self._is_reasoning and not self._text.strip()):
             yield from self._show(len(self._text))
-
-    def _begin(self, *, is_last: bool) -> bool:
-        """Find out whether there is a thought at the beginning. False: it is not known yet."""
-        text = self._text.lstrip()
-        if not is_last and len(text) < len(THINK) and THINK.startswith(text):
-            return False
-        if has_tag := text.startswith(THINK):
-            self._drop(len(self._text) - len(text) + len(THINK))
-        self._is_start = False
-        self._is_reasoning = self._skips_space = has_tag or bool(self._form.thinks)
-        return True
 
     def _show(self, n: int) -> Iterator[Part]:
         """The next `n` characters as a part."""

@@ -76,10 +76,11 @@ class ServerMetrics(Collector):
             "spec_decode_num_draft_tokens": statistics.verified,
             "spec_decode_num_drafts": totals.draft.decodes + totals.lookup.decodes,
             "spec_decode_num_accepted_tokens": statistics.accepted,
-            "duo:outcomes_prepared": branches.prepared if branches else 0,
-            "duo:contradictions": branches.contradictions if branches else 0,
-            "duo:contradictions_prepared": branches.hits if branches else 0,
         }
+        if branches is not None:
+            counts["duo:outcomes_prepared"] = branches.prepared
+            counts["duo:contradictions"] = branches.contradictions
+            counts["duo:contradictions_prepared"] = branches.hits
         for name, n in counts.items():
             self._counts[name, ""] += n
         for source in (totals.draft, totals.lookup):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from duo.engine.engine import Engine
@@ -67,10 +67,12 @@ def client_of(lead: Lead, **more: Any) -> TestClient:
     return TestClient(lead.app, base_url="http://localhost", raise_server_exceptions=False, **more)
 
 
-def metric(client: TestClient, name: str) -> float:
-    """The value of a metric, with its labels, which is not there as long as it is 0."""
-    found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
-    return float(found[1]) if found else 0.0
+def metrics_of(client: TestClient) -> dict[str, float]:
+    """Those of a lead that are not 0, by their names and the values of their labels."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    samples = [sample for family in text_string_to_metric_families(answer.text) for sample in family.samples]
+    return {" ".join([one.name, *one.labels.values()]): one.value for one in samples if one.value}
 
 
 def answer_of(client: TestClient, path: str, **fields: Any) -> dict[str, Any]:

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from duo.server.lead import Lead
 from tests.scripted import N_STEP, TEXT
-
-
-def samples(client: TestClient) -> Iterator[tuple[str, dict[str, str], float]]:
-    answer = client.get("/metrics")
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    for family in text_string_to_metric_families(answer.text):
-        assert family.documentation.endswith("."), family.name
-        for sample in family.samples:
-            yield sample.name, sample.labels, sample.value
-
-
-def values(client: TestClient) -> dict[str, float]:
-    return {" ".join([name, *labels.values()]): value for name, labels, value in samples(client)}
+from tests.unit.server.conftest import metrics_of
 
 
 def test_a_text_is_counted(client: TestClient) -> None:
     for n in (9, 9, -1):
         client.post("/v1/completions", json={"prompt": "abcdef", "max_tokens": n})
-    found = values(client)
+    found = metrics_of(client)
     n_end = len(TEXT) + 1
-    assert {name: value for name, value in found.items() if value and "seconds" not in name} == {
+    assert {name: value for name, value in found.items() if "seconds" not in name} == {
         "llamacpp:prompt_tokens_total": 7 + 1 + 1,
         "duo:prompt_tokens_cached_total": 6 + 6,
         "llamacpp:tokens_predicted_total": 9 + 9 + n_end,
@@ -56,7 +41,7 @@ def test_remote_drafts_are_counted(lead: Lead, client: TestClient) -> None:
     for what, n in (("joined", 5), ("stalled", 2), ("stale", 9), ("dropped: left", 3), ("refused: token", 4)):
         for _ in range(n):
             lead.drafts.count(what)
-    assert {name: value for name, value in values(client).items() if value} == {
+    assert metrics_of(client) == {
         "duo:worker_joins_total": 5,
         "duo:worker_stalls_total": 2,
         "duo:stale_candidates_total": 9,

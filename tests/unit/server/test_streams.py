@@ -15,13 +15,12 @@ from duo.server.lead import Lead
 from duo.server.parse_request import MAX_BODY
 from tests.scripted import N_STEP, TEXT, ScriptedSlot
 from tests.serving import assert_error
-from tests.unit.server.conftest import metric
+from tests.unit.server.conftest import metrics_of
 from tests.unit.server.exchange import Exchange, until
 
 pytestmark = pytest.mark.anyio
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
 STREAM = LONG | {"stream": True}
-INTERRUPTED = 'duo:generations_total{stop="interrupted"}'
 
 
 def error_of(body: bytes) -> dict[str, Any]:
@@ -44,8 +43,8 @@ async def test_a_disconnect_ends_the_text(lead: Lead, client: TestClient, slot: 
     await exchange.task
     await until(lambda: lead.n_texts == 0)
     assert slot.requests[0].cancelled.is_set()
-    assert metric(client, INTERRUPTED) == 1
-    assert metric(client, "llamacpp:tokens_predicted_total") == N_STEP
+    found = metrics_of(client)
+    assert (found["duo:generations_total interrupted"], found["llamacpp:tokens_predicted_total"]) == (1, N_STEP)
 
 
 # Slow clients
