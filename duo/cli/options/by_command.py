@@ -13,11 +13,9 @@ from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
 from duo.config.option import COUNT, PORTS, PROBABILITY, Bounds, declared, names, option
 
 MAX_DRAFT = 16  # of `duo plan`
-# What `duo chat` tells a server, or needs for it, besides SamplingConfig.
-_TOLD = {
-    "max_tokens", "seed", "stop", "url", "model", "api_key", "api_key_file", "prompt", "file", "system_prompt",
-    "escape", "color",
-}  # fmt: skip
+# What `duo chat` sends to a server with each request, and what else concerns one.
+_SENT = {"max_tokens", "seed", "stop", *(one.name for one in declared(SamplingConfig(), "chat"))}
+_NOT_SENT = {"url", "model", "api_key", "api_key_file", "prompt", "file", "system_prompt", "escape", "color"}
 
 
 # fmt: off
@@ -74,14 +72,12 @@ class ChatOptions(GenerationOptions, PromptOptions, EngineOptions):
 
     def settings(self) -> dict[str, Any]:
         """What is sent with each request to a server, which decides what is not given."""
-        values = {one.name: one.default for one in declared(self, "chat") if one.owner in (SamplingConfig, StopConfig)}
-        values |= {"seed": self.seed, "stop": self.reverse_prompt}
-        return {name: value for name, value in values.items() if name in self.given and name != "ignore_eos"}
+        return {one.name: one.default for one in declared(self, "chat") if one.name in self.given & _SENT}
 
     def only_local(self) -> list[str]:
         """The flags of the given options that a server is not told."""
-        given = [one for one in declared(self, "chat") if one.name in self.given - _TOLD]
-        return sorted(one.option.flag for one in given if one.owner is not SamplingConfig)
+        unknown = self.given - _SENT - _NOT_SENT
+        return sorted(one.option.flag for one in declared(self, "chat") if one.name in unknown)
 
 
 # fmt: off
