@@ -155,18 +155,6 @@ def test_a_local_draft_stands_by_behind_a_back(plain: dict[str, str], demo_pair:
         write_until_accepted(lead, plain)
 
 
-def test_a_back_connects_again_to_a_lead_that_was_restarted(demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    with LeadProcess(target, *OPTIONS) as first, connected(draft, first.port) as back:
-        first.send(signal.SIGTERM)
-        assert first.finish() == 0
-        back.wait_for("the lead disconnected")
-        back.wait_for("trying again")
-        with LeadProcess(target, *OPTIONS, "--port", str(first.port)) as second:
-            back.wait_for("connected to the lead", 2)
-            assert second.write(PROMPT, 8)
-
-
 def test_large_messages_and_unread_answers_do_not_accumulate(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
     with closing(Model(ModelConfig(demo_pair[1], n_gpu_layers=0), vocabulary_only=True)) as model:
         said = messages.encode(hello(TOKEN, model))

@@ -51,12 +51,10 @@ class Pair:
         self.draft = FakeContext(count, lambda: self._pass(self.draft, 1.5, 0.5), 64, 32, N_VOCAB, n_branches=8)
         self.also: Callable[[FakeContext], object] = lambda _: None  # what else happens in each decode
         self.stop = threading.Event()
-        self.progress: list[tuple[str, float]] = []
         self.meter = Meter(self.target, self.draft, self._on_progress, self.stop)
         self.stop_at: str | None = None
 
     def _on_progress(self, name: str, share: float) -> None:
-        self.progress.append((name, share))
         if self.stop_at is not None and name.startswith(self.stop_at):
             self.stop.set()
 
@@ -83,10 +81,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     assert failed == []
 
 
-# Times
-
-
-def test_each_model_is_timed_alone_on_each_number_of_threads(pair: Pair) -> None:
+def test_each_model_is_timed_alone_on_each_number_of_threads_and_both_concurrently(pair: Pair) -> None:
     pair.target.decode([1, 2, 3])  # of an earlier use
     found = pair.measure()
     assert found.target == {(threads, n): pytest.approx((10 + n) / threads) for threads in (1, 2) for n in SIZES}
@@ -94,10 +89,6 @@ def test_each_model_is_timed_alone_on_each_number_of_threads(pair: Pair) -> None
     assert found.pair == {1: pytest.approx(2.5), 4: pytest.approx(0.625)}
     assert found.doubts == ""
     assert pair.target.n_past == pair.draft.n_past == 32, "each decode after the same text"
-
-
-def test_both_models_are_timed_concurrently(pair: Pair) -> None:
-    found = pair.measure()
     assert list(found.concurrent) == [(1, 1), (2, 1)]
     for (n_threads, _), (times, draft_s) in found.concurrent.items():
         assert times == {n: pytest.approx((10 + n) / n_threads) for n in SIZES}
@@ -118,9 +109,6 @@ def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(pair: Pair
     assert set(alone) == {32}, "only the prompt"
     assert pair.target.n_past == pair.draft.n_past == 32
     assert pair.draft.branches == {}
-
-
-# Acceptance
 
 
 @pytest.mark.parametrize(
@@ -150,9 +138,6 @@ def test_acceptance_is_measured_along_the_targets_text(
 @pytest.mark.parametrize(("last", "n"), [(12, 3), (99, 10)])
 def test_a_text_ends_where_the_target_ends_it(pair: Pair, last: int, n: int) -> None:
     assert pair.meter.write(TEXT, 10, 1, lambda token: token == last) == list(range(10, 10 + n))
-
-
-# Ends
 
 
 @pytest.mark.parametrize("phase", range(4))
@@ -210,24 +195,16 @@ class SlowClock:
 
     process_time = perf_counter
 
-
-class Stop(threading.Event):
-    """Its wait() takes no time but the clock's."""
-
-    def __init__(self, clock: SlowClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._clock.now += timeout or 0.0
-        return self.is_set()
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
 
 class Machine:
     """A target that takes 10 ms and 1 ms for each token on one thread, five times as long while others compute."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock, self.notes = SlowClock(), list[str]()
+        self.clock, self.notes, self.stop = SlowClock(), list[str](), threading.Event()
+        monkeypatch.setattr(self.stop, "wait", self.clock.wait)
         self.busy: Callable[[float], bool] = lambda _: False  # by seconds
         self.target = FakeContext(lambda _: 1, self._pass, 64, 32, 300)
         self.batch_s: Callable[[int], float] = lambda n: 0.010 + 0.001 * n
@@ -240,7 +217,7 @@ class Machine:
         }
         for name, value in replaced.items():
             monkeypatch.setattr(measure, name, value)
-        self.meter = Meter(self.target, None, lambda *_: None, Stop(self.clock), self.notes.append)
+        self.meter = Meter(self.target, None, lambda *_: None, self.stop, self.notes.append)
 
     def _pass(self) -> None:
         seconds = self.batch_s(self.target.batches[-1]) / max([1, *self.target.teams[-1:]])

@@ -10,8 +10,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from starlette.types import ASGIApp
@@ -21,7 +19,6 @@ from duo.link.draft_connection import Admission, draft_app
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.fingerprint import Fingerprint
-from duo.llama.model import Model
 from duo.spec.policy import Policy
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, make_ending, make_generation, run, until
@@ -33,31 +30,7 @@ TEXT = text_after(PROMPT, N)
 TRUTH = dict(enumerate([*PROMPT, *text_after(PROMPT, N + N_AHEAD)]))  # the tokens of the text and after it, by position
 
 
-@dataclass(frozen=True)
-class Words:
-    """What a fingerprint asks of a model."""
-
-    texts: tuple[bytes, ...] = tuple(b"word %d" % i for i in range(N_VOCAB))
-    vocab_type: int = 2
-    bos: int = 1
-    eos: int = 2
-    adds_bos: bool = True
-    adds_eos: bool = False
-    path: Path = Path("words.gguf")
-
-    @property
-    def n_vocab(self) -> int:
-        return len(self.texts)
-
-    @property
-    def model(self) -> Model:
-        return cast(Model, self)
-
-    def token_texts(self) -> list[bytes]:
-        return list(self.texts)
-
-
-FINGERPRINT = Fingerprint.of(Words().model)
+FINGERPRINT = Fingerprint(vocab_type=2, n_vocab=N_VOCAB, bos=1, eos=-1, hashes=(b"of all",))
 ADMISSION = Admission(TOKEN, hello_s=60.0)
 
 
@@ -254,28 +227,15 @@ class Back:
 
 def hello(**lies: Any) -> Hello:
     """A hello that nothing is wrong with but the `lies`."""
-    right: dict[str, Any] = {
-        "version": messages.VERSION,
-        "token": TOKEN,
-        "model": "back",
-        "vocabulary": FINGERPRINT,
-    }
-    return Hello(**(right | lies))
+    right = {"version": messages.VERSION, "token": TOKEN, "model": "back", "vocabulary": FINGERPRINT}
+    return Hello(**cast(Any, right | lies))
 
 
 def candidate(begin: Begin, **lies: Any) -> GuessMessage:
     """A candidate that may be wrong and nothing else, but for the `lies`."""
-    right: dict[str, Any] = {
-        "serial": begin.serial,
-        "epoch": begin.epoch,
-        "n_known": len(begin.tokens),
-        "position": len(begin.tokens),
-        "token": 7,
-        "confidence": 9.0,
-        "n_tokens": 1,
-        "seconds": 0.001,
-    }
-    return GuessMessage(**(right | lies))
+    n = len(begin.tokens)
+    right = {"serial": begin.serial, "epoch": begin.epoch, "n_known": n, "position": n, "token": 7}
+    return GuessMessage(**cast(Any, right | {"confidence": 9.0, "n_tokens": 1, "seconds": 0.001} | lies))
 
 
 def raw_websocket(port: int) -> socket.socket:

@@ -11,16 +11,14 @@ import pytest
 
 from duo.engine.cores import usable_cores
 from duo.errors import UsageError
-from duo.link.client import DraftClient, Refusal, hello
+from duo.link.client import DraftClient, Refusal
 from duo.link.listener import Listener
 from duo.link.messages import Refused
 from tests.fakes import FakeContext
 from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import Limited, until
-from tests.unit.link.backs import FINGERPRINT, TOKEN, N, Stage, Words
-
-HELLO = hello(TOKEN, Words().model)
+from tests.unit.link.backs import FINGERPRINT, N, Stage, hello
 
 
 @contextmanager
@@ -30,7 +28,7 @@ def drafting(
     **options: Any,
 ) -> Iterator[DraftClient]:
     """A client that runs on a thread of its own."""
-    client = DraftClient(f"127.0.0.1:{port}", HELLO, make_context, **options)
+    client = DraftClient(f"127.0.0.1:{port}", hello(), make_context, **options)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(client.run)
         try:
@@ -76,7 +74,7 @@ def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: py
 
 def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duo.link.draft_connection.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
-    wrong = hello("wrong", Words().model)
+    wrong = hello(token="wrong")
     with serve(stage) as listener, pytest.raises(Refusal) as raised:
         DraftClient(f"127.0.0.1:{listener.port}", wrong, lambda _: FakeContext()).run()
     assert str(raised.value) == "the lead refused this draft: ?[2J?]0;mine?go away?"
@@ -96,7 +94,7 @@ def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
 @pytest.mark.parametrize("url", ["", "ws://", "ftp://a", "file:///a"])
 def test_urls_that_name_no_lead(url: str) -> None:
     with pytest.raises(UsageError, match="ws://host:port"):
-        DraftClient(url, HELLO, lambda _: FakeContext())
+        DraftClient(url, hello(), lambda _: FakeContext())
 
 
 NETWORKS = {

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duo.llama.fingerprint import MAX_SIZE_DIFFERENCE, Fingerprint, fingerprint_difference, vocabulary_difference
-from tests.unit.link.backs import Words
+from duo.llama.model import Model
 
 MOST = MAX_SIZE_DIFFERENCE
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a fingerprint asks of a model."""
+
+    texts: tuple[bytes, ...]
+    vocab_type: int = 2
+    bos: int = 1
+    eos: int = 2
+    adds_bos: bool = True
+    adds_eos: bool = False
+
+    @property
+    def n_vocab(self) -> int:
+        return len(self.texts)
+
+    @property
+    def model(self) -> Model:
+        return cast(Model, self)
+
+    def token_texts(self) -> list[bytes]:
+        return list(self.texts)
 
 
 @cache
