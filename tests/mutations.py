@@ -93,14 +93,9 @@ def main() -> int:
 
 
 def copied(folder: Path) -> Path:
-    """Copy the tracked files, as they are in the working tree, into a `folder`."""
-    command = ["git", "ls-files", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    for name in listed.split("\0"):
-        if (ROOT / name).is_file():  # not deleted
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    return folder
+    """Copy the working tree into a `folder`, without what is built or hidden."""
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "shared")
+    return Path(shutil.copytree(ROOT, folder, ignore=left_out, dirs_exist_ok=True))
 
 
 def run(mutation: Mutation, copy: Path) -> tuple[bool, str]:
