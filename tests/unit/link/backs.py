@@ -54,7 +54,7 @@ class Stage:
         self.generation: Writing | None = None
         self._n_backs = 0
         self._loop = asyncio.new_event_loop()
-        self._serving = threading.Thread(target=self._loop.run_forever)
+        self._serving = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._may_go_on = threading.Event()
         self._tokens: list[int] = []
         self._thread: threading.Thread | None = None
