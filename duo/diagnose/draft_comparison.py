@@ -162,8 +162,7 @@ def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) ->
             total_s += seconds
             n_verified, n_accepted = n_verified + len(candidates), n_accepted + n_right
         n_tokens += done - 1
-    rate = n_tokens / total_s if n_tokens else 1 / target_s[0]
-    return LookupFigures(target_s, rate, n_verified, n_accepted)
+    return LookupFigures(target_s, n_tokens / total_s if n_tokens else 1 / target_s[0], n_verified, n_accepted)
 
 
 def _context_size(target: Model, prompts: Sequence[Sequence[int]], n_text: int) -> int:

@@ -85,6 +85,7 @@ class DraftProcess:
         self._drafts = drafts
         self._stop = threading.Event()
         self._has_failed = threading.Event()
+        self._said = ""  # why it has failed, as logged last, until it connects again
         self._thread = threading.Thread(target=self._run, name="duo-process")
         self._usage_error: str | None = None  # why it cannot run with these options
 
@@ -126,26 +127,26 @@ class DraftProcess:
         self._listener.close()
 
     def _run(self) -> None:
-        said, pause_s = "", _FIRST_PAUSE_S  # `said`: the reason that was logged last, until it connects again
+        pause_s = _FIRST_PAUSE_S
         while not self._stop.is_set():
-            began, n_joined = time.monotonic(), self._n_joined
-            status, reason = self._run_once(has_failed=bool(said))
+            began = time.monotonic()
+            status, reason = self._run_once()
             if self._stop.is_set():
                 return
             if status == UsageError.exit_status and not self._is_settled:
                 self._usage_error = reason
                 self._has_failed.set()
                 return
-            if reason != said or self._n_joined > n_joined:
+            if reason != self._said:
                 log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, reason)
-            said = reason
+            self._said = reason
             self._has_failed.set()
             pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
-    def _run_once(self, *, has_failed: bool) -> tuple[int, str]:
-        """Run the process, again if it `has_failed`. Returns its exit status and why it ended."""
+    def _run_once(self) -> tuple[int, str]:
+        """Run the process. Returns its exit status and why it ended."""
         failure, last, n_joined = "", "", self._n_joined
         try:
             process = subprocess.Popen(
@@ -167,8 +168,8 @@ class DraftProcess:
                 except (msgspec.DecodeError, RecursionError):
                     last = line.strip().removeprefix("duo: error: ")
                     report = Report(last, logging.DEBUG)
-                if has_failed and self._n_joined > n_joined:
-                    has_failed = False
+                if self._said and self._n_joined > n_joined:
+                    self._said = ""
                     log.info("%s: connected again", self._name)
                 if report.level >= logging.ERROR:
                     failure = report.message

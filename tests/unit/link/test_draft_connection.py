@@ -113,9 +113,7 @@ def test_the_number_of_backs_is_limited(stage: Stage) -> None:
 
 def test_a_name_cannot_imitate_the_log(stage: Stage, stranger: Back, caplog: pytest.LogCaptureFixture) -> None:
     stranger.say(hello(model="a\x1b[2J\rb\nduo: error: c\u202ed\u2028"))
-    assert isinstance(stranger.hear(), Welcome)
-    until(lambda: caplog.records)
-    assert caplog.records[0].getMessage().startswith("draft a?[2J?b?duo: error: c?d? at back:")
+    until(lambda: "draft a?[2J?b?duo: error: c?d? at back:" in caplog.text)
 
 
 LIES: dict[str, tuple[Callable[[Begin], bytes | Message], str]] = {

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
 from duo.link import messages
 from duo.link.listener import Listener
-from duo.link.messages import TRY_LATER
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import FINGERPRINT, Stage, hello, raw_websocket
+from tests.unit.link.backs import Stage, raw_websocket
 
 TOO_BIG, TOO_MANY = 1009, 1008
 
@@ -23,36 +21,6 @@ TOO_BIG, TOO_MANY = 1009, 1008
 def port(stage: Stage) -> Iterator[int]:
     with Listener(stage.app, "127.0.0.1", 0) as listener:
         yield listener.port
-
-
-@contextmanager
-def refused(stage: Stage) -> Iterator[None]:
-    """Until one more was refused than before the block."""
-    n = stage.drafts.counts.total()
-    yield
-    until(lambda: stage.drafts.counts.total() > n)
-
-
-def websocket(port: int) -> ClientConnection:
-    return connect(f"ws://127.0.0.1:{port}{messages.ROUTE}", compression=None, max_size=None, proxy=None)
-
-
-def wait_for_end(connection: socket.socket) -> None:
-    """Read until the lead closes it."""
-    with connection, suppress(ConnectionError):
-        while connection.recv(4096):
-            pass
-
-
-def test_the_close_code_says_whether_to_try_again(stage: Stage, port: int) -> None:
-    stage.drafts.target = None
-    with websocket(port) as back:
-        back.send(messages.encode(hello()))
-        with pytest.raises(ConnectionClosed) as closed:
-            back.recv(60)
-    stage.drafts.target = FINGERPRINT
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == TRY_LATER
 
 
 INVALID = {
@@ -70,10 +38,11 @@ INVALID = {
 def test_invalid_frames_end_the_connection(
     stage: Stage, port: int, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with refused(stage):
-        connection = raw_websocket(port)
+    with raw_websocket(port) as connection, suppress(ConnectionError):
         connection.sendall(INVALID[name])
-        wait_for_end(connection)
+        while connection.recv(4096):
+            """Until the lead closes it."""
+    until(lambda: stage.drafts.counts)
     assert {record.name for record in caplog.records} <= {"duo.link"}, "only what the lead itself logs"
     assert capfd.readouterr() == ("", "")
 
@@ -87,10 +56,11 @@ LONG: dict[str, bytes | list[bytes]] = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_message_that_is_too_long_is_not_read_to_its_end(stage: Stage, port: int, name: str) -> None:
-    with refused(stage), websocket(port) as back:
+    with connect(f"ws://127.0.0.1:{port}{messages.ROUTE}", compression=None, max_size=None, proxy=None) as back:
         with suppress(ConnectionClosed):
             back.send(LONG[name])
         with pytest.raises(ConnectionClosed) as closed:
             back.recv(60)
+    until(lambda: stage.drafts.counts)
     # The code may get lost on its way.
     assert closed.value.rcvd is None or closed.value.rcvd.code in (TOO_BIG, TOO_MANY)
