@@ -29,6 +29,12 @@ def text_of(steps: Iterable[duo.Step]) -> str:
 
 
 def test_the_public_names() -> None:
+    names = (
+        "BranchStatistics BusyError ClosedError Completion DecodeError DeviceError DownloadError DraftStatistics "
+        "DuoError Engine GenerationStatistics Lead LookupStatistics MemoryLimitError ModelError PromptError "
+        "PromptStatistics Source Statistics Step Stream TokenLogprobs UsageError load"
+    )
+    assert duo.__all__ == names.split()
     found = {name: getattr(duo, name).__name__ for name in duo.__all__}
     assert found == {name: name for name in duo.__all__} | {"Source": "Origin"}
     with pytest.raises(AttributeError, match="module 'duo' has no attribute 'nonsense'"):
