@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -23,12 +23,6 @@ def handle(freed: list[object]) -> Handle:
     return Handle("pointer", freed.append)
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
 def test_close_frees_once(handle: Handle, freed: list[object]) -> None:
     with handle.use() as pointer:
         assert pointer == "pointer"
@@ -41,7 +35,7 @@ def test_close_frees_once(handle: Handle, freed: list[object]) -> None:
 
 @pytest.mark.parametrize("has_child", [False, True])
 def test_close_waits_for_the_users_of_a_handle_and_of_its_children(
-    handle: Handle, freed: list[object], pool: ThreadPoolExecutor, has_child: bool
+    handle: Handle, freed: list[object], has_child: bool
 ) -> None:
     used = Handle("child", freed.append, parent=handle) if has_child else handle
     leave, begun = threading.Event(), threading.Barrier(3)
@@ -52,15 +46,16 @@ def test_close_waits_for_the_users_of_a_handle_and_of_its_children(
             leave.wait(60)
             return list(freed)
 
-    users = [pool.submit(use) for _ in range(2)]
-    begun.wait(60)
-    closing = pool.submit(handle.close)
-    with suppress(ClosedError):
-        while True:
-            used.pointer  # noqa: B018 - until close() has begun
-    assert (freed, closing.done()) == ([], False)
-    leave.set()
-    closing.result(60)
+    with ThreadPoolExecutor() as pool:
+        users = [pool.submit(use) for _ in range(2)]
+        begun.wait(60)
+        closing = pool.submit(handle.close)
+        with suppress(ClosedError):
+            while True:
+                used.pointer  # noqa: B018 - until close() has begun
+        assert (freed, closing.done()) == ([], False)
+        leave.set()
+        closing.result(60)
     assert [user.result(60) for user in users] == [[], []]
     assert freed == ["child", "pointer"][not has_child :]
 
