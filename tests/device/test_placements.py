@@ -78,7 +78,7 @@ def test_the_options_place_the_layers(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("-sm", "none", "-mg", "1"), "-mg: no device 1: they are numbered from 0 to 0"),
+        (("-sm", "none", "-mg", "1"), "-mg: the last of the 1 devices is 0"),
         (("-dev", "GPU9"), "GPU9"),
         (("-ts", "0,0"), "-ts"),
     ],

@@ -1,4 +1,4 @@
-"""The lists of docs/configuration.md and the types in duo/config/settings.pyi, from the options that are declared."""
+"""The lists of docs/configuration.md and the types in duo/config/settings.py, from the options that are declared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duo.config.option import declared
 from tests.command import ROOT
 
 CONFIGURATION = ROOT / "docs" / "configuration.md"
-SETTINGS = ROOT / "duo" / "config" / "settings.pyi"
+SETTINGS = ROOT / "duo" / "config" / "settings.py"
 _HEAD = '''"""The types of keyword arguments. Generated from the configs by `make docs`: change these instead."""
 
 from collections.abc import Mapping, Sequence
@@ -123,7 +123,7 @@ def _wrapped(text: str) -> str:
 
 
 def settings() -> str:
-    """The text of duo/config/settings.pyi."""
+    """The text of duo/config/settings.py."""
     options = _class(
         "TextOptions", "Options of Engine.stream(), generate() and others: see GenerationConfig.", GenerationConfig()
     )
@@ -133,4 +133,4 @@ def settings() -> str:
 
 def _class(name: str, about: str, config: Any) -> str:
     lines = [f"    {one.name}: {one.option.accepts or one.field.type}\n" for one in declared(config)]
-    return f'\nclass {name}(TypedDict, total=False):\n    """{about}"""\n\n' + "".join(lines)
+    return f'\n\nclass {name}(TypedDict, total=False):\n    """{about}"""\n\n' + "".join(lines)

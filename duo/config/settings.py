@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+
 class Settings(TypedDict, total=False):
     """Settings of duo.load(): see EngineConfig."""
 
@@ -42,6 +43,7 @@ class Settings(TypedDict, total=False):
     type_v: str
     warmup: bool
     n_predict: int
+
 
 class TextOptions(TypedDict, total=False):
     """Options of Engine.stream(), generate() and others: see GenerationConfig."""
