@@ -91,6 +91,8 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
             stop()
 
     def handle(number: int, _frame: FrameType | None) -> None:
+        if number == interrupt.signal == signal.SIGHUP:  # a terminal that is gone may send it twice
+            return
         if interrupt.signal:
             _exit(number)
         interrupt.signal = number

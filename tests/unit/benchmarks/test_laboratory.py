@@ -13,13 +13,12 @@ import pytest
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
 from benchmarks.models import PAIRS, prompt_files
-from benchmarks.oracle import N_MAX, N_PROMPT, OFF, Case, best, fixed, in_turns, late
+from benchmarks.oracle import N_MAX, OFF, Case, best, fixed, late
 from benchmarks.regret import WRONG, Judged, Run, judge, tables, verdicts
 from benchmarks.runner import Bar, by_prompt
 from benchmarks.samples import FOLDER, N_TOKENS, cases, texts, tilted
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.traces import Trace
-from benchmarks.virtual import Replay
 from duo.bench.results import Results
 from duo.bench.rounds import Contestant, Job, Prompt, Sample
 from duo.bench.rounds import Run as Text
@@ -132,18 +131,6 @@ def test_the_oracle_is_the_best_fixed_setting() -> None:
     assert best(useless, useless.texts[0], N_TOKENS).setting == OFF
     far = case(replace(MACHINE, latency_s=0.02), right=True)
     assert [name for name, _ in fixed(far, far.texts[0], 16)] == ["async"]
-
-
-def test_taking_turns_costs_what_its_decodes_cost() -> None:
-    """Three cycles of two candidates, the second after two that were accepted, and the last token without any."""
-    text = ((1.0, True), (1.0, True), (1.0, True), (1.0, False), (1.0, False))
-    found = in_turns(MACHINE, text, 2, 6)
-    prompt_s, cycle_s = 0.01 + (N_PROMPT - 1) * 0.001, 0.1 + 0.01
-    assert [tokens for tokens, _ in found.ends] == [3, 4, 5, 6]
-    seconds = [prompt_s + cycle_s, 0.012 + cycle_s, 0.01 + 0.1, 0.1]  # near the end there is room for fewer
-    assert found.seconds == pytest.approx(sum(seconds))
-    run = Replay(8, 9.0, ends=[(2, 1.0), (5, 3.0), (8, 9.0)])
-    assert [late(run, 4), late(run, 8)] == pytest.approx([(8 - 5) / (9 - 3), 0])
 
 
 def test_a_later_text_begins_with_what_earlier_ones_have_taught() -> None:

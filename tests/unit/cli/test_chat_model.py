@@ -135,14 +135,6 @@ def test_a_model_without_a_template_is_refused_in_one_line(tiny: Path) -> None:
         assert_refused(said, f"{tiny.name} has no chat template, which a chat needs: `duo -m FILE -p TEXT`")
 
 
-def test_a_pipe_is_not_told_about_commands_of_a_terminal(chatty: Path) -> None:
-    options = ("-m", chatty, "-t", "1", "-c", "32", "--ignore-eos", "--no-profile")
-    full = run("chat", *options, "-p", "the cat")
-    assert (full.status, full.stderr) == (0, "duo: the context of 32 tokens (-c) is full\n")
-    long = run("chat", *options, "-p", LONG)
-    assert_refused(long, "the context 32 (-c)")
-
-
 @pytest.mark.parametrize("command", ["chat", "-cnv"])
 def test_a_pipe_gets_one_answer(chatty: Path, command: str) -> None:
     options = (command, "-m", chatty, "-t", "1", "-n", "6", "--ignore-eos", "--no-profile")
@@ -150,3 +142,5 @@ def test_a_pipe_gets_one_answer(chatty: Path, command: str) -> None:
         *options, "-p", "the cat", "-sys", "sat on the mat")  # fmt: skip
     assert (piped.status, piped.stderr) == (0, "duo: the answer is not complete: -n is 6\n")
     assert piped.text == given.text != other.text
+    full = run(*options[:-4], "-c", "32", *options[-2:], "-p", "the cat")
+    assert (full.status, full.stderr) == (0, "duo: the context of 32 tokens (-c) is full\n")

@@ -112,7 +112,8 @@ def test_what_is_no_draft_is_left_out_with_the_reason(
     found = run(tmp_path / "notes.txt", missing, damaged, big, recurrent, tiny, "--json", report)
     assert found.status == 0
     assert table(found.text).keys() == {"tiny.gguf", "lookup", "none"}
-    lines = found.stderr.splitlines()
+    skipped = json.loads(report.read_text())["skipped"]
+    assert found.stderr.splitlines() == [f"duo: {one['path']} is left out: {one['reason']}" for one in skipped]
     expected = {
         tmp_path / "notes.txt": "not a GGUF file",
         missing: "no such file",
@@ -120,13 +121,8 @@ def test_what_is_no_draft_is_left_out_with_the_reason(
         big: "more than half of the target's",
         recurrent: "cannot roll back",
     }
-    assert len(lines) == len(expected)
-    for line, (path, reason) in zip(lines, expected.items(), strict=True):
-        assert line.startswith(f"duo: {path} is left out: ")
-        assert reason in line
-        assert line.count(path.name) == 1
-    skipped = json.loads(report.read_text())["skipped"]
     assert [one["path"] for one in skipped] == [str(path) for path in expected]
+    assert all(words in one["reason"] for one, words in zip(skipped, expected.values(), strict=True))
 
 
 def test_without_a_draft_the_text_itself_is_compared(run: Callable[..., Run], large: Path) -> None:
@@ -167,12 +163,8 @@ def test_a_draft_of_the_family_is_named_where_none_pays(
     said = run(model=target).text.splitlines()[-1]
     assert said.startswith("For Qwen3, a draft with the same vocabulary is Qwen/Qwen3-0.6B-GGUF:Q8_0 on Hugging Face.")
     assert said.endswith(f" To compare it: duo tune -m {target} -hfd Qwen/Qwen3-0.6B-GGUF:Q8_0")
-    for draft in (tiny, target.with_name("none.gguf")):  # measured, or left out
-        tried = draft.with_name("Qwen3-0.6B-Q8_0.gguf")
-        if draft.exists():
-            tried.symlink_to(draft)
-        assert run(tried, model=target).text.splitlines()[-1].startswith("Fastest: ")
-        tried.unlink(missing_ok=True)
+    tried = tiny.with_name("Qwen3-0.6B-Q8_0.gguf")
+    tried.symlink_to(tiny)
+    assert run(tried, model=target).text.splitlines()[-1].startswith("Fastest: ")
     oss = target.rename(target.with_name("gpt-oss-20b.gguf"))
     assert run(model=oss).text.splitlines()[-1].endswith("no small model has its vocabulary.")
-    assert run(model=oss.rename(oss.with_name("main.gguf"))).text.splitlines()[-1].startswith("Fastest: ")

@@ -49,8 +49,6 @@ def statistics(tmp_path: Path, **figures: Any) -> Path:
 def test_three_figures() -> None:
     rows, best = predict("--target-ms", "490", *REST)
     assert rows["plain"] == (2.04, 1.0, "the target alone")
-    for row in rows.values():
-        assert row.factor == pytest.approx(row.rate / rows["plain"].rate, abs=0.01)
     plain, turns, both, limit = rows.values()
     assert plain.rate < turns.rate < both.rate <= limit.rate
     assert re.fullmatch(r"draft \d+, then verify", turns.words)
