@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from duo.engine.stream import Stream as Stream
     from duo.errors import *  # noqa: F403
     from duo.loading import load as load
-    from duo.server.lead import Lead as Lead
+    from duo.server.lead_server import Lead as Lead
     from duo.spec.types import Source as Source
     from duo.spec.types import Step as Step
     from duo.spec.types import TokenLogprobs as TokenLogprobs
@@ -32,7 +32,7 @@ _MODULES = {
     "duo.errors": "BusyError ClosedError DecodeError DeviceError DownloadError DuoError MemoryLimitError ModelError "
     "PromptError UsageError",
     "duo.loading": "load",
-    "duo.server.lead": "Lead",
+    "duo.server.lead_server": "Lead",
     "duo.spec.types": "Source Step TokenLogprobs",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from duo.llama.model import Model
+from duo.llama.vocabulary import Vocabulary
 
 MAX_SIZE_DIFFERENCE = 128
 _FIRST = 5  # token that is compared
@@ -29,7 +27,7 @@ class Fingerprint:
     hashes: tuple[bytes, ...] = ()  # of all tokens but the last 128, of one more, and so on up to all
 
     @classmethod
-    def of(cls, model: Model) -> Fingerprint:
+    def of(cls, model: Vocabulary) -> Fingerprint:
         """The fingerprint of a model's vocabulary."""
         texts = model.token_texts()
         n_common = max(_FIRST, len(texts) - MAX_SIZE_DIFFERENCE)
@@ -40,7 +38,7 @@ class Fingerprint:
         return replace(cls.without_texts(model), hashes=tuple(hashes))
 
     @classmethod
-    def without_texts(cls, model: Model) -> Fingerprint:
+    def without_texts(cls, model: Vocabulary) -> Fingerprint:
         """The same without hashes."""
         bos, eos = model.bos if model.adds_bos else -1, model.eos if model.adds_eos else -1
         return cls(model.vocab_type, model.n_vocab, bos, eos)
@@ -62,7 +60,7 @@ class Fingerprint:
         return self.hashes[index] if index >= 0 else None
 
 
-def vocabulary_difference(target: Model, draft: Model) -> str | None:
+def vocabulary_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
     """The first difference that prevents `draft` from drafting for `target`; None if the vocabularies match."""
     difference = Fingerprint.without_texts(target).difference(Fingerprint.without_texts(draft))
     return difference or text_difference(target.token_texts(), draft.token_texts())

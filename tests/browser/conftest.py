@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.browser.browsing import Visits, a_browser
 from tests.scripted import ScriptedSlot, scripted_engine
 

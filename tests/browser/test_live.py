@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.browser.browsing import SLOW, Visits, answer, send, text_of, wait_for_end
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import BackProcess, LeadProcess

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.fuzz.cases import cases, record
 from tests.scripted import N_VOCAB, scripted_engine
 from tests.unit.server.conftest import client_of

@@ -17,7 +17,7 @@ import pytest
 
 from duo.link import messages
 from duo.link.connection import Limits
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.fuzz.cases import FULL, n_cases
 from tests.raw_http import HEALTH, chunked, connect, handshake, read_answer, request
 from tests.scripted import scripted_engine

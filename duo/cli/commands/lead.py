@@ -20,7 +20,7 @@ from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.link.guard import is_loopback
 from duo.llama import lifeline
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from duo.spec.types import Step
 
 _MAX_QUEUED = 4096  # steps that wait to be printed

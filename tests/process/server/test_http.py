@@ -17,7 +17,7 @@ import pytest
 from duo.engine.engine import Engine
 from duo.link.connection import Limits
 from duo.link.listener import Listener
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.raw_http import HEALTH, TERMS, UPGRADE, chunked, connect, handshake, read_answer, read_to_the_end, request
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import PATIENCE_S, wait_until

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from duo.engine.engine import Engine
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.scripted import ScriptedSlot, scripted_engine
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.llama.grammar import schema_grammar
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.scripted import BOS, N_CTX, N_VOCAB, ScriptedSlot, tokens_of
 from tests.serving import assert_error
 from tests.unit.server.conftest import client_of

@@ -12,7 +12,7 @@ import pytest
 from duo.server import events
 from duo.server.api_error import STOPPING
 from duo.server.events import MAX_SUBSCRIBERS
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule
 from tests.scripted import N_STEP, TEXT, ScriptedSlot

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.errors import UsageError
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from duo.spec.types import Step
 from tests.scripted import BOS, N_CTX, N_VOCAB, TEXT, ScriptedSlot, tokens_of
 from tests.serving import assert_error

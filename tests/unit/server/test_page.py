@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 from starlette.testclient import TestClient
 
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.serving import assert_error
 from tests.unit.server.conftest import client_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.testclient import TestClient
 
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from tests.scripted import N_STEP, TEXT
 from tests.unit.server.conftest import metrics_of
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from duo.errors import DecodeError, UsageError
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from duo.server.parse_request import MAX_BODY
 from tests.scripted import N_STEP, TEXT, ScriptedSlot
 from tests.serving import assert_error

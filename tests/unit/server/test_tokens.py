@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from duo.server import parse_request
-from duo.server.lead import Lead
+from duo.server.lead_server import Lead
 from duo.server.parse_request import MAX_OPTIONS
 from tests.scripted import N_CTX, ScriptedModel, ScriptedSlot
 from tests.serving import assert_error
