@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks import fastest, gpu, models, sampling, servers, soak, two_devices
+from benchmarks import engine, fastest, gpu, models, sampling, servers, soak, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
 from benchmarks.relay import Relay
 from benchmarks.runner import Bar, Comparison, Scenario
@@ -175,6 +175,9 @@ SCENARIOS: dict[str, Scenario] = {
     "sampling": sampling.Sampling(
         "Acceptance and speed by temperature and verification method, and the cost of sampling",
         n_rounds=40, n_tokens=128,
+    ),
+    "engine": engine.EngineCost(
+        "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
     ),
     "soak": soak.Soak(
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
