@@ -152,7 +152,9 @@ class Policy(Learner):
         max_rate, found = self.max_rate(), self.forecasts() if self.scores else {}
         both = alone, concurrent
         curves = [[1000 * seconds for seconds in costs.curve(self.n_max + 1)] for costs in both]
-        by_sequences = range(1, MAX_BRANCHES + 2) if concurrent.draft_s and concurrent.knows_branches else ()
+        by_sequences = (
+            range(1, MAX_BRANCHES + 2) if concurrent.draft_s and any(costs.branch_times for costs in both) else ()
+        )
         return PolicyStatistics(
             schedule=self.schedule,
             schedules=tuple(self.schedules),

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from duo.spec.types import whole
+from duo.spec.types import common_prefix, whole
 
 SURE = 50.0  # the confidence of a target token in which no drafted token begins: the highest there is
 _SPAN = 64  # bytes before a difference that may be tokenised again
 _PATIENCE = 8  # drafted tokens without a stable target token, after which tentative ones are offered
 _PRIOR = 16  # tokens of the text for which as many of the draft's are assumed
+_end = attrgetter("end")
 
 
 class Tokenizer(Protocol):
@@ -39,6 +41,12 @@ class Tokenizer(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a text."""
+
+
+class _Drafted(NamedTuple):
+    token: int
+    end: int  # offset
+    confidence: float
 
 
 class Offered(NamedTuple):
@@ -66,18 +74,18 @@ class Translator:
     def __init__(
         self, target: Tokenizer, draft: Tokenizer, n_prompt: int, prompt: Sequence[int], rest: bytes = b""
     ) -> None:
-        """`prompt`: the first `n_prompt` target tokens, in the draft's tokens except for their last bytes, `rest`."""
+        """`prompt`: the first `n_prompt` target tokens, in the draft's tokens except for their last bytes, `rest`.
+
+        accept() will be called with them first.
+        """
         self._target, self._draft = target, draft
         self._prompt = list(prompt)  # until the draft was told of it
-        self._n_unread = n_prompt  # target tokens of the prompt, with which accept() will be called first
-        self._n_accepted = 0  # tokens after the prompt
         self._n_prompt = n_prompt
+        self._n_accepted = 0  # the prompt included
         self._text = bytearray(rest)  # accepted
         self._drafted = bytearray()  # the draft's text
         self._n_common = 0  # bytes at the start of both
-        self._tokens: list[int] = []  # the draft's after the prompt: those it was told, then its own
-        self._ends: list[int] = []  # offset of the end of each
-        self._confidences: list[float] = []  # of each
+        self._tokens: list[_Drafted] = []  # the draft's after the prompt: those it was told, then its own
         self._end: int | None = None  # index of the first of its own that ends the text
         self._n_told = 0  # of _tokens
         self._n_kept = 0  # of those told, how many are unchanged
@@ -94,7 +102,7 @@ class Translator:
     @property
     def ratio(self) -> float:
         """Draft tokens per target token in the accepted text after the prompt; 1 at its start."""
-        return (_PRIOR + self._n_settled) / (_PRIOR + self._n_accepted)
+        return (_PRIOR + self._n_settled) / (_PRIOR + self._n_accepted - self._n_prompt)
 
     def piece(self, token: int) -> bytes:
         """The bytes of one of the draft's tokens."""
@@ -102,16 +110,13 @@ class Translator:
 
     def accept(self, tokens: Sequence[int], *, is_new_chain: bool = False) -> None:
         """The target's text continues with `tokens`. `is_new_chain`: all that was offered before has been dropped."""
-        n_unread = self._n_unread
-        self._n_unread = max(0, n_unread - len(tokens))
-        tokens = tokens[n_unread:]
-        differs = False
-        for token in tokens:
-            self._text += self._target.piece(token)
-            if self._offered and not differs:
-                differs = self._offered.pop(0).token != token
-                self._n_stable = max(0, self._n_stable - 1)
         self._n_accepted += len(tokens)
+        tokens = tokens[max(0, len(tokens) - (self._n_accepted - self._n_prompt)) :]
+        self._text += b"".join(map(self._target.piece, tokens))
+        n_same = common_prefix(tokens, [one.token for one in self._offered])
+        differs = n_same < min(len(tokens), len(self._offered))
+        del self._offered[: n_same + differs]
+        self._n_stable = max(0, self._n_stable - n_same - differs)
         self._compare()
         self.n_lost += differs and self._n_common == len(self._text)
         if differs or is_new_chain:
@@ -127,11 +132,9 @@ class Translator:
     def tell(self) -> TranslatedUpdate:
         """What the draft must know after accept()."""
         n_settled = self._n_settled
-        update = TranslatedUpdate(
-            self._n_told - self._n_kept,
-            [*self._prompt, *self._tokens[self._n_kept : n_settled]],
-            self._is_open and n_settled == len(self._tokens),
-        )
+        told = [one.token for one in self._tokens[self._n_kept : n_settled]]
+        is_open = self._is_open and n_settled == len(self._tokens)
+        update = TranslatedUpdate(self._n_told - self._n_kept, self._prompt + told, is_open)
         self._n_told = self._n_kept = n_settled
         self._prompt, self._is_open = [], False
         return update
@@ -139,9 +142,9 @@ class Translator:
     def draft(self, token: int, confidence: float, *, replaces: bool = False) -> None:
         """The draft continues its text with `token`, which may replace the last one told by one that begins alike."""
         if replaces:
-            self._tokens.pop(), self._ends.pop(), self._confidences.pop()
+            del self._tokens[-1]
             self._n_told = self._n_kept = len(self._tokens)
-            self._n_common = self._ends[-1] if self._ends else 0
+            self._n_common = self._offset(self._n_told)
             del self._drafted[self._n_common :]
         piece = self._draft.piece(token)
         if self._end is None and (not piece or self._draft.is_end(token)):
@@ -149,9 +152,7 @@ class Translator:
         if self._end is None:
             self._drafted += piece
             self._compare()
-        self._tokens.append(token)
-        self._ends.append(len(self._drafted))
-        self._confidences.append(confidence)
+        self._tokens.append(_Drafted(token, len(self._drafted), confidence))
         self._n_silent += 1
         self._previous, self._latest = self._latest, self._translate(len(self._tokens))
 
@@ -174,33 +175,37 @@ class Translator:
         self._offered[n:] = wanted[n:]
         self._n_stable = max(self._n_stable, min(n_stable, len(wanted)))
         self._n_silent = 0
-        return list(enumerate(wanted[n:], self._n_prompt + self._n_accepted + n))
+        return list(enumerate(wanted[n:], self._n_accepted + n))
 
     def _compare(self) -> None:
         """Extend what is known to agree of the accepted text and the draft's."""
-        a, b, start = self._text, self._drafted, self._n_common
-        end = min(len(a), len(b))
-        same = a[start:end] == b[start:end]
-        self._n_common = end if same else next(i for i in range(start, end) if a[i] != b[i])
+        self._n_common += common_prefix(self._text[self._n_common :], self._drafted[self._n_common :])
+
+    def _offset(self, n: int) -> int:
+        """Where the first `n` of the draft's tokens end."""
+        return self._tokens[n - 1].end if n > 0 else 0
+
+    def _n_within(self, end: int) -> int:
+        """How many of the draft's tokens end at offset `end` or earlier, without those from the end of the text on."""
+        n = bisect_right(self._tokens, end, key=_end)
+        return n if self._end is None else min(n, self._end)
 
     # Towards the draft
 
     @property
     def _n_settled(self) -> int:
         """Number of the draft's tokens whose text is accepted."""
-        n = bisect_right(self._ends, whole(self._text))
-        return n if self._end is None else min(n, self._end)
+        return self._n_within(whole(self._text))
 
     def _retell(self, n_whole: int) -> None:
         """Tokenise the end of the accepted text, up to offset `n_whole`, because it is not what the draft has."""
         i = self._boundary(self._n_common)
-        start = self._ends[i - 1] if i else 0
+        start = self._offset(i)
         text = bytes(self._text[start:n_whole])
         tokens = self._draft.fragment(text)
         pieces = [self._draft.piece(token) for token in tokens]
-        self._tokens[i:] = tokens
-        self._ends[i:] = [start + end for end in _ends(text, pieces)]
-        self._confidences[i:] = [SURE] * len(tokens)
+        ends = _ends(text, pieces)
+        self._tokens[i:] = [_Drafted(token, start + end, SURE) for token, end in zip(tokens, ends, strict=True)]
         self._drafted[start:] = text
         self._n_common = self._origin = n_whole
         self._n_kept = min(self._n_kept, i)
@@ -215,12 +220,9 @@ class Translator:
 
         As many as there are before the last word, or without a word at most _SPAN bytes fewer than agree.
         """
-        n = bisect_right(self._ends, n_common)
-        if self._end is not None:
-            n = min(n, self._end)
         found = None
-        for i in range(n, -1, -1):
-            at = self._ends[i - 1] if i else 0
+        for i in range(self._n_within(n_common), -1, -1):
+            at = self._offset(i)
             if found is not None and at < n_common - _SPAN:
                 break
             here, before = self._text[at : at + 1], self._text[at - 1 : at]
@@ -239,7 +241,7 @@ class Translator:
 
         Those of a text that ends there, or that the target cannot spell, are followed by its end token.
         """
-        start, end = len(self._text), whole(self._drafted, self._ends[n - 1]) if n > 0 else 0
+        start, end = len(self._text), whole(self._drafted, self._offset(n))
         if self._n_common < start or start > end or (start == end and not self._has_end(n)):
             return []
         if start - self._origin > _SPAN:
@@ -261,8 +263,8 @@ class Translator:
                 break
             if found is not None:
                 # The lowest confidence of the drafted tokens that begin within it.
-                first, last = self._first(at), self._first(at + len(piece))
-                found.append(Offered(at, token, min(self._confidences[first:last], default=SURE)))
+                within = self._tokens[self._first(at) : self._first(at + len(piece))]
+                found.append(Offered(at, token, min((one.confidence for one in within), default=SURE)))
             at += len(piece)
             if at == start:
                 found = []
@@ -270,7 +272,7 @@ class Translator:
 
     def _first(self, at: int) -> int:
         """The first of the draft's tokens that begins at offset `at` or later."""
-        return bisect_left(self._ends, at) + 1 if at else 0
+        return bisect_left(self._tokens, at, key=_end) + 1 if at else 0
 
     def _fillers(self, at: int, end: int, n: int) -> list[Offered]:
         """End tokens for those of the draft's first `n` tokens that come after offset `at`, if they cannot be spelled.
@@ -281,7 +283,7 @@ class Translator:
             return []
         first, sure = self._first(at), 0.0
         if self._end is not None and at == len(self._drafted):
-            first, sure = self._end, self._confidences[self._end]
+            first, sure = self._end, self._tokens[self._end].confidence
         filler = max(self._target.end, 0)
         return [Offered(at + i, filler, 0.0 if i else sure) for i in range(n - first)]
 
@@ -292,8 +294,7 @@ class Translator:
 
 def _n_same(a: Sequence[Offered], b: Sequence[Offered]) -> int:
     """How many tokens at the start of both are the same, in the same places."""
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x[:2] != y[:2]), min(len(a), len(b)))
+    return common_prefix([one[:2] for one in a], [one[:2] for one in b])
 
 
 def _ends(text: bytes, pieces: Sequence[bytes]) -> list[int]:
