@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.virtual import MODE, NoisyPolicy, Replay, recorded, replay
+from benchmarks.virtual import MODE, NoisyPolicy, Replay, reading_s, recorded, replay
 from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from duo.spec.policy_state import PolicyState
@@ -105,7 +105,7 @@ def in_turns(machine: Machine, text: Text, k: int, n_tokens: int, n_prompt: int 
         while accepted < k and text[(found.tokens + accepted) % len(text)][1]:
             accepted += 1
         # After k accepted candidates the draft has not decoded the last of them.
-        found.seconds += (machine.reading_s(unread) + (k - 1) * machine.draft_s if k else 0.0) + machine.target_s[k]
+        found.seconds += (reading_s(machine, unread) + (k - 1) * machine.draft_s if k else 0.0) + machine.target_s[k]
         unread = 2 if accepted == k else 1
         found.tokens += accepted + 1
         found.ends.append((found.tokens, found.seconds))

@@ -85,7 +85,7 @@ def replay(
     if policy.n_max:
         policy.learn_warmup(1, machine.draft_s)
         for n in _WARMED if machine.branch_s and policy.branches != 0 else ():
-            policy.learn_branches(n, machine.drafting_s(n) / machine.draft_s)
+            policy.learn_branches(n, drafting_s(machine, n) / machine.draft_s)
     if machine.latency_s:
         policy.learn_latency(machine.latency_s)
     prompt = [position % 2 for position in range(n_prompt)]
@@ -105,6 +105,17 @@ def replay(
     if metrics.draft_error:
         raise RuntimeError(metrics.draft_error)
     return _result(metrics)
+
+
+def reading_s(machine: Machine, n_tokens: int) -> float:
+    """Time for a decode of the draft alone, of `n_tokens`."""
+    return machine.pair_s if n_tokens == 2 and machine.pair_s else machine.draft_s + (n_tokens - 1) * machine.read_s
+
+
+def drafting_s(machine: Machine, n_sequences: int) -> float:
+    """Time for a concurrent decode of the draft, of one token in each of `n_sequences`."""
+    known = machine.branch_s or (machine.concurrent_draft_s,)
+    return known[min(n_sequences, len(known)) - 1] * max(1.0, n_sequences / len(known))
 
 
 def _result(metrics: Metrics) -> Replay:
@@ -180,7 +191,7 @@ class _VirtualContext:
         return np.array(rows[len(rows) - n_rows :], np.float64).reshape(n_rows, 2)
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        self._take(self._machine.drafting_s(len(tokens)))
+        self._take(drafting_s(self._machine, len(tokens)))
         return np.array([self._append(sequence, [token]) for sequence, token in tokens], np.float64)
 
     def _append(self, sequence: int, tokens: Sequence[int]) -> tuple[int, bool]:
@@ -249,7 +260,7 @@ class _VirtualDraft(_VirtualContext):
         if self._clock.n_threads:
             late_s, self._is_behind = self._is_behind * machine.latency_s, False
             return machine.concurrent_draft_s + (n - 1) * machine.read_s + late_s
-        return machine.reading_s(n)
+        return reading_s(machine, n)
 
     def rollback(self, n_past: int) -> None:
         self._is_behind = self._is_behind or n_past < self.n_past

@@ -1,53 +1,60 @@
-"""Learner: what a policy learns from each step, and when it changes the schedule."""
+"""Learner: what a policy learns from each step, what it measures on purpose, and when it changes the schedule."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
-from duo.spec.exploration import Explorer
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
-from duo.spec.schedule import Budget, Schedule
-from duo.spec.types import Origin
+from duo.spec.schedule import Budget, Chooser, Schedule
+from duo.spec.types import Origin, StepCost
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds that a step of the target took: the decode alone, and in total with waits and sequential drafting."""
+class Learner(PairModel):
+    """Follows a schedule, learns from each step of a text, and reconsiders the schedule now and then.
 
-    n_candidates: int
-    decode_s: float
-    total_s: float
-    source: Origin = Origin.DRAFT
-
-
-class Learner(Explorer):
-    """Follows a schedule, learns from each step of a text, and reconsiders the schedule now and then."""
+    While the draft is idle, some decodes carry arbitrary candidates, so that T(n) is measured, and the draft is
+    *probed*: scored on what the target has written. In schedule sync T(1) is measured. A budget pays for all of this.
+    """
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
         super().__post_init__()
+        self.chooser = Chooser(self.schedules, Schedule.ASYNC if self.separate_devices else Schedule.OFF)
         self._forecast = Forecast(0.0)
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
         self._last = Schedule.OFF, 0.0  # the schedule of the last step, and the draft's time in it
+        self._since_alone = 0  # tokens since T(1) was measured
         self._start_text(0)
 
     def _start_text(self, n_prompt: int) -> None:
         """Reset what holds for one generation only."""
-        self._begin_exploring(n_prompt)
+        self._is_worthwhile = self.schedules != (Schedule.OFF,)  # whether a better draft would pay, and there is one
+        self._n_prompt = self._n_unread = n_prompt  # tokens of the text that the draft has not decoded
+        self._n_unscored = 0  # tokens since a candidate was last scored
+        self._size = 0  # of batches to measure
         self._scored = False  # whether a candidate was scored in this step
         self._has_news = True  # whether something was learned since the last review
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
         self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
         self._n_found = 0  # tokens of this text that the lookup found
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule to follow now.
+
+        With a remote draft the target is first measured alone: the "other" machine may be this one.
+        """
+        if self.remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
+            return Schedule.OFF
+        return self.chooser.now
 
     @property
     def prefers_target_alone(self) -> bool:
@@ -79,12 +86,14 @@ class Learner(Explorer):
         """Whether drafting was asked for: then schedule sync drafts even where that does not pay."""
         return self.schedule is Schedule.SYNC and Schedule.OFF not in self.chooser.allowed
 
+    # What is learned
+
     def use_cores(self, n_cores: int) -> None:
         """See PairModel. The schedule is reconsidered soon."""
         before = self.alone
         super().use_cores(n_cores)
         if self.alone is not before and self.rate:
-            self.is_steady = self.is_steady and not self._n_written
+            self.is_steady = self.is_steady and not self.chooser.n_tokens
             self._window = (0, 0.0)  # was measured with the others
             self._has_news = True
             self._update_forecast()
@@ -101,9 +110,9 @@ class Learner(Explorer):
         self.chooser.begin(self.schedules, n_room, is_first=is_first)
         self._lookup_budget.begin(None)
         self.is_steady = True
-        for alone, concurrent in self._costs.values():
-            alone.begin()
-            concurrent.begin()
+        for both in self._costs.values():
+            for costs in both:
+                costs.begin()
         self._review()
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
@@ -111,12 +120,14 @@ class Learner(Explorer):
         self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
         schedule, costs, alone_s = self.schedule, self.costs, self.alone.target_s(1)
         is_alone = not cost.n_candidates and schedule is not Schedule.ASYNC
-        self._count(n_tokens, scored=self._scored, is_alone=is_alone)
+        self._since_alone = 0 if is_alone else self._since_alone + n_tokens
+        self._n_unread += n_tokens
+        self._n_unscored = 0 if self._scored else self._n_unscored + n_tokens
         self._scored = False
         tokens, seconds = self._recent
         self._recent = (DEFAULT.rate_memory * tokens + n_tokens, DEFAULT.rate_memory * seconds + cost.total_s)
-        gained_s = 0.0
-        if cost.source is Origin.DRAFT:
+        is_own, gained_s = cost.source is Origin.DRAFT, 0.0
+        if is_own:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
         elif cost.source is Origin.LOOKUP:
             self._n_found += n_tokens - 1
@@ -125,7 +136,7 @@ class Learner(Explorer):
             gained_s = n_tokens * each_s - cost.total_s
         self._lookup_budget.step(cost.total_s, gained_s, alone_s)
         # Schedule sync without candidates is the target alone.
-        compares = cost.source is Origin.DRAFT and (schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
+        compares = is_own and (schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
         if costs.was_wrong:
             self.chooser.budget.begin_again()
@@ -181,26 +192,69 @@ class Learner(Explorer):
         if n_tokens >= DEFAULT.read_least and seconds:
             self._read.add(seconds / n_tokens)
             self.alone.guess_s = self.alone.guess_s or self.read_s / DEFAULT.read
-        self._was_probed, self._n_unscored = True, 0
+        self._n_unscored = 0
         if n_tokens:
-            self._n_unread = 0 if whole else self._n_prompt + self._n_written
+            self._n_unread = 0 if whole else self._n_prompt + self.chooser.n_tokens
         self.chooser.budget.spend(seconds)
         self._review()
-
-    def restore_kept(self, state: Any) -> bool:
-        """restore() from a file; False, and nothing is restored, if `state` is damaged."""
-        try:
-            PairModel(self.n_max, self.n_ahead).restore(state)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return False
-        self.restore(state)
-        return True
 
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""
         self.chooser.give_up()
         self._is_worthwhile, self._size = False, 0
         self._update_forecast()
+
+    # What is measured on purpose
+
+    def _needs_alone(self, rate: float) -> bool:
+        """Whether to measure T(1) in schedule sync, whose gain rests on it: the less that is, the more often."""
+        gain = max(1 + DEFAULT.least_gain, rate * self.alone.target_s(1))
+        is_due = 1 - 1 / gain <= DEFAULT.alone_share * self._since_alone
+        return self.alone.is_doubted or (is_due and Schedule.OFF in self.chooser.allowed)
+
+    def _plan(self) -> bool:
+        """Choose the size to measure: a typical one, or a small one, which shows whether an earlier run's hold.
+
+        Returns whether it was never measured, and is to be measured before a schedule is chosen.
+        """
+        (first, second), alone = DEFAULT.sizes, self.alone
+        known = alone.target(first)
+        # A single measurement is repeated: something may have interrupted it.
+        is_unsure = known.n == 1 and known.is_fresh
+        size = second if known.n and not is_unsure else first
+        is_wanted = is_unsure or (self._is_worthwhile and not alone.target(size).is_fresh)
+        self._size = size if is_wanted and self.schedule is Schedule.OFF else 0
+        is_new = self._size > 0 and not alone.target(self._size).n
+        return is_new and (alone.target(1).n < DEFAULT.first_alone or self._n_arbitrary(self.n_max) > 0)
+
+    def _n_arbitrary(self, n_max: int) -> int:
+        """How many arbitrary candidates to verify now in schedule off, to measure T(n); usually 0."""
+        alone, cheap = self.alone, DEFAULT.sizes[1]
+        one = alone.target(1)
+        if not self._size or not one.is_fresh or one.n < DEFAULT.first_alone:
+            return 0
+        for n in (self._size, cheap):
+            if n == self._size or not alone.target(n).is_fresh:
+                cost_s = alone.target_s(n, 0.0 if alone.target(n).n else 1.0) - alone.target_s(1)
+                if n <= n_max + 1 and cost_s <= self.chooser.budget.credit_s:
+                    return n - 1
+        return 0
+
+    def probe_size(self) -> int:
+        """How many tokens of the text an idle draft should decode to see which it would have drafted; usually 0.
+
+        That is all that it has not decoded, or the last ones.
+        """
+        least, alone_s = DEFAULT.probe_tokens // 2, self.alone.target_s(1)
+        is_due = self._n_unscored >= DEFAULT.silence and self.chooser.n_tokens >= least
+        may_probe = self._is_worthwhile and not self.remote and Schedule.OFF in self.chooser.allowed
+        if self.schedule is Schedule.ASYNC or not (alone_s and is_due and may_probe):
+            return 0
+        n_affordable = int(self.chooser.budget.credit_s / (self.read_s or DEFAULT.read * alone_s))
+        n = self._n_unread if n_affordable >= self._n_unread else min(DEFAULT.probe_tokens, n_affordable)
+        return n if n >= least else 0
+
+    # The choice of the schedule
 
     def _review(self) -> None:
         """Compare the forecast with the measured rate, then reconsider the schedule."""
@@ -212,16 +266,13 @@ class Learner(Explorer):
         self._window = (0, 0.0)
         if not found or len(self.chooser.allowed) < 2:
             return
-        estimates = self.estimates(found)
-        self._may_gain = self.chooser.may_gain(estimates)
         if self.schedule is Schedule.OFF:
             self._is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
         if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
-            entry_s = 0.0 if self.separate_devices else self._n_unread * self.read_s
-            n_written = max(1, self._n_written)
-            entry_s = entry_s * n_written / max(1, n_written - self._n_found)
-            self.chooser.review(estimates, entry_s, self._untried())
+            entry_s, n_written = 0.0 if self.separate_devices else self._n_unread * self.read_s, self.chooser.n_tokens
+            entry_s *= max(1, n_written) / max(1, n_written - self._n_found)
+            self.chooser.review(self.estimates(found), entry_s, self._untried())
         self._forecast = found[self.schedule]
 
     def _untried(self) -> set[Schedule]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 from duo.config import MAX_THREADS
 from duo.spec.calibration import Calibration
@@ -21,8 +22,6 @@ _MAX_BIAS = 2.0
 _AS_FAST = (1.0, 1.0, 1.0)
 _BOTH = math.sqrt(0.5)  # standard deviations of costs and of acceptance, which together are about one
 _NUMBERS = (0, 1, 2, 4, 8)  # of branches that are compared
-# Changes after which they are compared again: of the acceptance, of the shares of ranks, and relative ones of times.
-_TOLERANCE = (0.05, *len(DEFAULT.ranks) * (0.1,), *(2 + len(_NUMBERS)) * (0.05,))
 _SURELY = 50  # measurements
 
 
@@ -50,7 +49,7 @@ class PairModel:
             self.schedules = tuple(each for each in self.schedules if each is not Schedule.SYNC) or (Schedule.ASYNC,)
         self.schedules = tuple(self.schedules) if self.n_max else (Schedule.OFF,)
         self._n_branches = 0  # now, in schedule async
-        self._compared: tuple[float, ...] = ()  # what this number was chosen for
+        self._compared: list[int] = []  # what this number was chosen for
         self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and concurrent, by free cores; 0: all
         self.alone, self.concurrent = self._on_cores(0)  # of the schedules sync and off; of async
         self.is_steady = True  # whether these have been the free cores all through the text
@@ -127,18 +126,16 @@ class PairModel:
     def choose_branches(self, *, allowed: bool) -> None:
         """Choose how many branches to have: the fewest that are almost the best, none if the best gains too little.
 
-        That takes several forecasts, so they are compared again only after something that matters has changed.
+        That takes several forecasts, so they are compared again only after something has changed by about a tenth.
         """
         if not allowed or not self.n_max or self.branches is not None or not self._knows_concurrent:
-            self._n_branches, self._compared = self.branches or 0 if allowed else 0, ()
+            self._n_branches, self._compared = self.branches or 0 if allowed else 0, []
             return
         costs, acceptance = self.concurrent, self.calibration.mean
         curve = costs.curve(self.n_max + 1)
         times = curve[0], curve[-1], *(costs.draft_time(0.0, n + 1) for n in _NUMBERS)
-        found = acceptance, *self.calibration.ranks, *map(math.log, times)
-        if self._compared and all(
-            abs(now - then) <= most for now, then, most in zip(found, self._compared, _TOLERANCE, strict=True)
-        ):
+        found = [round(10 * value) for value in (acceptance, *self.calibration.ranks, *map(math.log, times))]
+        if found == self._compared:
             return
         self._compared = found
         rates = {n: self._overlapped(acceptance, 0.0, n).rate for n in _NUMBERS}
@@ -154,21 +151,15 @@ class PairModel:
     def estimates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, RateEstimate]:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were.
 
-        Empty while costs are unknown. What doubt changes in turns is that of the best constant number of candidates.
+        Empty while costs are unknown.
         """
         if not (found := self.forecasts() if found is None else found):
             return {}
         mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
-        in_turns = self._in_turns([(1.0, mean)], 0.0)
-        constant = in_turns.n_verify > 0  # otherwise drafting pays only where the draft is sure, if at all
-        expected = {**found, Schedule.SYNC: in_turns} if constant else found
-        low = self.forecasts(max(0.0, mean - sd), _BOTH, constant=constant)
-        high = self.forecasts(min(SURE, mean + sd), -_BOTH, constant=constant)
+        low, high = self.forecasts(max(0.0, mean - sd), _BOTH), self.forecasts(min(SURE, mean + sd), -_BOTH)
         return {
             s: RateEstimate(
-                rate,
-                min(1.0, low[s].rate / expected[s].rate) * rate,
-                max(1.0, high[s].rate / expected[s].rate) * rate,
+                rate, min(1.0, low[s].rate / found[s].rate) * rate, max(1.0, high[s].rate / found[s].rate) * rate
             )
             for s, rate in self.rates(found).items()
         }
@@ -264,6 +255,15 @@ class PairModel:
             bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)
 
+    def restore_kept(self, state: Any) -> bool:
+        """restore() from a file; False, and nothing is restored, if `state` is damaged."""
+        try:
+            PairModel(self.n_max, self.n_ahead).restore(state)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        self.restore(state)
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -284,14 +284,3 @@ class Machine:
     branch_s: Sequence[float] = ()
     latency_s: float = 0.0  # round trip to the draft
     aborts: bool = True  # whether the draft's device can abort a decode
-
-    def reading_s(self, n_tokens: int) -> float:
-        """Time for a decode of the draft alone, of `n_tokens`."""
-        if n_tokens == 2 and self.pair_s:
-            return self.pair_s
-        return self.draft_s + (n_tokens - 1) * self.read_s
-
-    def drafting_s(self, n_sequences: int) -> float:
-        """Time for a concurrent decode of the draft, of one token in each of `n_sequences`."""
-        known = self.branch_s or (self.concurrent_draft_s,)
-        return known[min(n_sequences, len(known)) - 1] * max(1.0, n_sequences / len(known))

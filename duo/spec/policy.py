@@ -16,11 +16,11 @@ from duo.config import MAX_BRANCHES, DraftConfig
 from duo.spec.calibration import Calibration, Lookahead
 from duo.spec.constants import DEFAULT
 from duo.spec.decision import best_batch, best_in_order, best_ready
-from duo.spec.learner import REJECTION, Learner, StepCost
+from duo.spec.learner import REJECTION, Learner
 from duo.spec.lookup import HOPELESS
 from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
 from duo.spec.schedule import Schedule, schedules_of
-from duo.spec.types import Origin, Proposal, common_prefix
+from duo.spec.types import Origin, Proposal, StepCost, common_prefix
 
 __all__ = ["REJECTION", "Decision", "Policy", "StepCost", "policy_for"]
 

@@ -73,7 +73,7 @@ class Budget:
         most = math.inf if n_room is None else DEFAULT.share * n_room
         self._credit = min(self._first if is_first else self._later, most)
         self._extra = min(self._first, most) - self._credit  # if what is known turns out to be wrong
-        self._gained = self._elapsed = 0.0
+        self._gained = 0.0
 
     def begin_again(self) -> None:
         """What was known from earlier texts is wrong: this one counts as the first."""
@@ -84,11 +84,6 @@ class Budget:
         """Seconds that may be spent on exploration."""
         return (self._credit + self._gained * (DEFAULT.gain_share if self._gained > 0 else 1.0)) * self.alone_s
 
-    @property
-    def debt(self) -> float:
-        """What was spent and lost beyond the credit, relative to that of a later text; at least 0."""
-        return max(0.0, -self.credit_s / self.alone_s / self._later) if self.alone_s else 0.0
-
     def spend(self, seconds: float) -> None:
         """Exploration took this long."""
         self._credit -= seconds / self.alone_s if self.alone_s else 0.0
@@ -97,14 +92,8 @@ class Budget:
         """A step took `seconds`, `gained_s` less than without what the budget is for."""
         self.alone_s = alone_s
         if alone_s:
-            self._elapsed += seconds / alone_s
-            share = DEFAULT.time_share if self._elapsed < DEFAULT.horizon else DEFAULT.late_share
-            self._credit += share * seconds / alone_s
+            self._credit += DEFAULT.time_share * seconds / alone_s
             self._gained += gained_s / alone_s
-
-    def settle(self) -> None:
-        """Drafting is given up: what it has lost beyond the budget of a first text is forgotten."""
-        self._credit, self._gained = max(self._credit + min(0.0, self._gained), -self._first), 0.0
 
 
 class Chooser:
@@ -177,11 +166,6 @@ class Chooser:
             low, high = estimates[trial][1:]
             self._change(trial, f"a trial: {low:.1f} to {high:.1f} instead of {here.rate:.1f} tokens/s forecast")
 
-    def may_gain(self, estimates: RateEstimates) -> bool:
-        """Whether drafting may be faster than the target alone."""
-        least = estimates[Schedule.OFF].high * (1 + DEFAULT.least_gain)
-        return any(estimates[schedule].high > least for schedule in self.allowed)
-
     def give_up(self) -> None:
         """The draft has ended: only schedule off remains."""
         self.allowed = (Schedule.OFF,)
@@ -192,20 +176,16 @@ class Chooser:
         self, schedule: Schedule, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]
     ) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
-        here, there = estimates[self.now], estimates[schedule]
-        likely, least = there.rate, here.rate
+        here, there, least = estimates[self.now], estimates[schedule].rate, 1 + DEFAULT.least_gain
         if schedule is Schedule.OFF:
-            if there.rate == here.rate:
+            if there == here.rate:
                 return True  # nothing is drafted, so that nothing is learned either
-            if self.budget.credit_s >= 0 and self._gain(here, there) * self._room() > 1:
+            if self.budget.credit_s >= 0 and self._gain(here, estimates[schedule]) * self._room() > 1:
                 return False  # what is tried may still turn out to be faster
-        else:
-            least *= 1 + DEFAULT.least_gain
+            least = 1.0
         if schedule in untried and 2 * entry_s > self.budget.credit_s:
             return False  # nothing would be left for the trial
-        if self.now is Schedule.OFF:
-            likely -= min(1.0, self.budget.debt) * (there.rate - there.low)
-        return likely > least and self._room() * (1 / here.rate - 1 / there.rate) > entry_s
+        return there > least * here.rate and self._room() * (1 / here.rate - 1 / there) > entry_s
 
     def _worth_trying(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
         """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
@@ -232,8 +212,6 @@ class Chooser:
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
 
     def _change(self, schedule: Schedule, reason: str) -> None:
-        if schedule is Schedule.OFF:
-            self.budget.settle()
         self.now = schedule
         self._tried.add(schedule)
         self._n_steps, self._next_review = 0, DEFAULT.first_review

@@ -104,6 +104,16 @@ class Acceptance:
         return (*self.accepted, self.token)
 
 
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds that a step of the target took: the decode alone, and in total with waits and sequential drafting."""
+
+    n_candidates: int
+    decode_s: float
+    total_s: float
+    source: Origin = Origin.DRAFT
+
+
 class TokenLogprobs(NamedTuple):
     """Natural logarithms of probabilities at the position of `token`, before any option of sampling changes them."""
 

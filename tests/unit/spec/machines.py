@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from benchmarks.virtual import Guesses, Replay, replay
+from benchmarks.virtual import Guesses, Replay, reading_s, replay
 from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
 from duo.spec.pair import Machine
@@ -116,7 +116,7 @@ def sequential_rate(machine: Machine, acceptance: float, k: int) -> float:
 
     When all were accepted the draft has to decode the last of them too, with the target's token.
     """
-    read_s = (machine.reading_s(2) - machine.draft_s) * acceptance**k if k else 0.0
+    read_s = (reading_s(machine, 2) - machine.draft_s) * acceptance**k if k else 0.0
     return expected(acceptance, k) / (k * machine.draft_s + read_s + machine.target_s[k])
 
 

@@ -103,16 +103,6 @@ def test_a_trial_without_credit_ends_unless_it_is_faster_beyond_doubt(
     assert [change.reason for change in chooser.changes] == ["drafting has used up its credit"] * (then is OFF)
 
 
-@pytest.mark.parametrize(
-    ("credit_s", "doubt", "then"),
-    [(0.1, 0.5, SYNC), (-0.01, 0.5, SYNC), (-0.5, 0.15, OFF), (-0.5, 0.1, SYNC), (-0.04, 0.6, SYNC), (-0.15, 0.6, OFF)],
-)
-def test_drafting_begins_on_less_doubt_the_more_credit_is_missing(
-    credit_s: float, doubt: float, then: Schedule
-) -> None:
-    assert after_review(following(OFF, credit_s=credit_s), rates(sequential=11.9, doubt=doubt)) is then
-
-
 # Trials
 
 
