@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from operator import truediv
 from typing import NamedTuple
 
 from duo.spec.constants import DEFAULT
-from duo.spec.means import Mean
+from duo.spec.means import Mean, recent
 from duo.spec.policy_state import CalibrationState, between
 
 LEAST_CHANCE = 0.01  # of an outcome that is continued
 MAX_DEEP = 31  # tokens in a branch
-
-
-def _recent(value: float, n: int) -> Mean:
-    return Mean(1 - DEFAULT.memory, value, n)
 
 
 class Calibration:
@@ -37,16 +32,15 @@ class Calibration:
     def _begin(
         self, accepted: Iterable[float], mean: float, shares: Iterable[float], ranks: Iterable[float], n: int
     ) -> None:
-        self._accepted = [DEFAULT.prior_weight * share for share in accepted]
-        self._seen = [DEFAULT.prior_weight] * len(self._accepted)
+        self._accepted = [recent(share, DEFAULT.prior_weight) for share in accepted]
         self._texts = Mean(1 / DEFAULT.texts, mean, n)
-        self._all = _recent(mean, n)
-        self._shares = [_recent(share, n) for share in shares]
-        self._ranks = [_recent(share, n) for share in ranks]
+        self._all = recent(mean, n)
+        self._shares = [recent(share, n) for share in shares]
+        self._ranks = [recent(share, n) for share in ranks]
 
     def begin(self) -> None:
         """A text begins, with the acceptance of all texts: the last one may have been easy or difficult."""
-        self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.kept_scores))
+        self._all = recent(self._texts.value, min(self._all.n, DEFAULT.kept_scores))
 
     def doubt(self, share: float, n: int) -> bool:
         """If `n` new candidates of which this `share` is right contradict earlier texts, those count for little.
@@ -69,11 +63,11 @@ class Calibration:
     def sd(self) -> float:
         """Standard deviation of the mean."""
         share = min(max(self.mean, 0.1), 0.9)
-        return math.sqrt(share * (1 - share) / min(self._all.n, 50))
+        return math.sqrt(share * (1 - share) / self._all.seen)
 
     def probabilities(self) -> tuple[float, ...]:
         """a(c) for each bin, in the order of EDGES."""
-        return tuple(map(truediv, self._accepted, self._seen))
+        return tuple([each.value for each in self._accepted])
 
     def chances(self, mean: float) -> list[tuple[float, float]]:
         """For each bin, the share of the candidates in it and a(c), adjusted to a `mean` of a(c) over all of them."""
@@ -96,8 +90,7 @@ class Calibration:
     def add(self, confidence: float, accepted: bool) -> None:
         """Learn from a candidate, which was or would have been `accepted` or not."""
         i = bisect_right(self.EDGES, confidence)
-        self._seen[i] = DEFAULT.memory * self._seen[i] + 1
-        self._accepted[i] = DEFAULT.memory * self._accepted[i] + accepted
+        self._accepted[i].add(accepted)
         self.add_share(float(accepted))
         for j, share in enumerate(self._shares):
             share.add(float(i == j))
@@ -125,7 +118,7 @@ class Calibration:
         parts = state["accepted"], state["shares"], state["ranks"]
         accepted, shares, ranks = ([between(share, 0, 1) for share in part] for part in parts)
         sizes = len(accepted), len(shares), len(ranks)
-        if state["edges"] != list(self.EDGES) or sizes != (len(self._seen), len(self._seen), len(self._ranks)):
+        if state["edges"] != list(self.EDGES) or sizes != (len(self._accepted), len(self._shares), len(self._ranks)):
             raise ValueError("other bins")
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")

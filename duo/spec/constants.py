@@ -67,10 +67,10 @@ class PolicyConfig:
     kept_scores: int = 12  # and in candidates, of an acceptance rate from other texts,
     texts: int = 400  # which is that of about so many candidates
     surprise: float = 2.3  # standard deviations from which scores contradict what was known
-    prior_weight: float = 4.0  # of what is assumed about acceptance, in candidates per bin of confidence
+    prior_weight: int = 4  # of what is assumed about acceptance, in candidates per bin of confidence
     memory: float = 0.98  # factor by which earlier candidates count less with each new one,
     rate_memory: float = 0.9  # and earlier steps of a text in its measured rate
-    lookup_prior: float = 16.0  # the same for candidates from the text itself
+    lookup_prior: int = 16  # the same for candidates from the text itself
 
 
 DEFAULT = PolicyConfig()  # only `python -m benchmarks.regret --set` changes it

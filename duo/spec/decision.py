@@ -9,13 +9,14 @@ keeps if all k candidates and the target's own next token are as drafted. T is t
 worth() come from duo/spec/forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that rate.
 What the draft prepares for a rejection is left out: in replays it made no difference (benchmarks/NOTES.md).
 
-The rules return a number of candidates, two of them with its value. A number larger than `len(chances)` means: wait for
-the next one.
+Both rules return a number of candidates. One larger than `len(chances)` means: wait for the next one.
 
     chances   acceptance probability a(c) of each pending candidate
-    mean      acceptance probability of those not drafted yet
     n_max     maximum number of candidates in the batch
+    target_s  T(1) to T(n_max + 1)
+    mean      acceptance probability of those not drafted yet
     next_s    seconds until the next candidate is expected; infinity: never
+    draft_s   seconds between those after it
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _HOPELESS = 0.02  # survival below which a candidate is not worth waiting for
 
 def best_batch(
     chances: Sequence[float],
-    mean: float,
     n_max: int,
-    next_s: float,
     target_s: Sequence[float],
-    draft_s: float,
     forecast: Forecast,
+    mean: float = 0.0,
+    next_s: float = math.inf,
+    draft_s: float = 0.0,
 ) -> tuple[int, float]:
-    """The number of candidates with the highest value."""
+    """The number of candidates with the highest value, and this."""
     rate, n_ready = forecast.rate, len(chances)
     is_drafting = bool(draft_s) and next_s < math.inf
     # The draft's lead includes the finished part of the token in progress.
@@ -61,26 +62,14 @@ def best_batch(
     return best, best_value
 
 
-def best_ready(chances: Sequence[float], target_s: Sequence[float], rate: float) -> tuple[int, float]:
-    """The number of candidates with the highest value if there will be no more."""
-    survival, expected = 1.0, 1.0
-    best, best_value = 0, 1.0 - rate * target_s[0]
-    for k, chance in enumerate(chances, 1):
-        survival *= chance
-        expected += survival
-        if (value := expected - rate * target_s[k]) > best_value:
-            best, best_value = k, value
-    return best, best_value
-
-
 def best_in_order(
     chances: Sequence[float],
-    mean: float,
     n_max: int,
-    next_s: float,
     target_s: Sequence[float],
+    rate: float,
+    mean: float,
+    next_s: float,
     draft_s: float,
-    forecast: Forecast,
 ) -> int:
     """The number of candidates for rejection sampling: each is taken or not without regard to those drafted after it.
 
@@ -89,23 +78,14 @@ def best_in_order(
     right while the value of some longer batch, with `mean` for the rest, exceeds that of stopping. The lead, which
     depends on later draws, has no value here.
     """
-    rate = forecast.rate
-    k, survival, expected = 0, 1.0, 1.0
-
-    def best_after(chance: float, first_s: float, each_s: float) -> float:
-        """The highest value of a batch longer than `k` whose next candidate is accepted with probability `chance`."""
-        best, alive, tokens = -math.inf, survival, expected
-        for n in range(k + 1, n_max + 1):
-            alive *= chance if n == k + 1 else mean
-            tokens += alive
-            best = max(best, tokens - rate * (first_s + (n - k - 1) * each_s + target_s[n]))
-        return best
-
-    for chance in chances[:n_max]:
-        if best_after(chance, 0.0, 0.0) <= expected - rate * target_s[k]:
+    survival = 1.0
+    for k in range(n_max):
+        here = chances[k : k + 1]
+        waits = (0.0, 0.0) if here else (next_s, draft_s)
+        # What follows adds tokens only if all before survives: time costs so many more of them.
+        if not survival or not best_batch(here, n_max - k, target_s[k:], Forecast(rate / survival), mean, *waits)[0]:
             return k
-        survival *= chance
-        expected += survival
-        k += 1
-    waits = next_s < math.inf and best_after(mean, next_s, draft_s) > expected - rate * target_s[k]
-    return k + 1 if waits else k
+        if not here:
+            return k + 1
+        survival *= here[0]
+    return n_max

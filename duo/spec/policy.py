@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from duo.config import MAX_BRANCHES, DraftConfig
 from duo.spec.calibration import Calibration, Lookahead
 from duo.spec.constants import DEFAULT
-from duo.spec.decision import best_batch, best_in_order, best_ready
+from duo.spec.decision import best_batch, best_in_order
+from duo.spec.forecast import Forecast
 from duo.spec.learner import REJECTION, Learner
 from duo.spec.lookup import HOPELESS
 from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
@@ -84,14 +85,14 @@ class Policy(Learner):
         n, value = self._best_drafted(chances, n_max, drafted.next_s)
         best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
         asks = n > 0 and not chances and self.schedule is Schedule.SYNC and not self._in_order
+        curve, ready = self.costs.curve(self.n_max + 1, self._lookup_doubt), Forecast(rate)
         for origin, theirs, n_same in found:
-            curve = self.costs.curve(self.n_max + 1, self._lookup_doubt)
-            n_found, found_value = best_ready(theirs, curve, rate)
+            n_found, found_value = best_batch(theirs, len(theirs), curve, ready)
             if asks:
                 # The value of asking the draft for a token first, which predicts the first of these about as often as
                 # that is right. Otherwise there is what is drafted.
                 agreed = [1 - (1 - theirs[0]) * (1 - self.calibration.mean), *theirs[1:]]
-                asked = best_ready(agreed, curve, rate)[1] - rate * drafted.next_s
+                asked = best_batch(agreed, len(agreed), curve, ready)[1] - rate * drafted.next_s
                 value = max(value, theirs[0] * asked + (1 - theirs[0]) * value)
             if n_found > n_same and found_value > value:
                 best, value = Decision(n_found, origin=origin), found_value
@@ -102,21 +103,20 @@ class Policy(Learner):
         curve, rate, draft_s = self.costs.curve(self.n_max + 1), self._value_of_time, self.costs.draft_s
         if self.schedule is Schedule.OFF:
             return 0, 1 - rate * curve[0]
-        mean, forecast, least = self.calibration.mean, self._forecast, int(self._must_draft)
-        expected = forecast if rate == self.rate else replace(forecast, rate=rate)
+        mean, least, expected = self.calibration.mean, int(self._must_draft), replace(self._forecast, rate=rate)
         if self._in_order:
-            n = best_in_order(chances, mean, n_max, next_s, curve, draft_s, expected)
+            n = best_in_order(chances, n_max, curve, rate, mean, next_s, draft_s)
             if not chances and next_s < math.inf:
                 n = max(n, least)
             # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so
             # it is made as if none had been drafted yet.
-            return n, best_batch((), mean, n_max, draft_s or math.inf, curve, draft_s, expected)[1]
-        n, value = best_batch(chances, mean, n_max, next_s, curve, draft_s, expected)
+            return n, best_batch((), n_max, curve, expected, mean, draft_s or math.inf, draft_s)[1]
+        n, value = best_batch(chances, n_max, curve, expected, mean, next_s, draft_s)
         if self.schedule is Schedule.SYNC:
             n = len(chances)
-            if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
+            if n < n_max and next_s < math.inf and self._forecast.goes_on(n, math.prod(chances), rate):
                 return n + 1, value
-            n = max(best_ready(chances[:n_max], curve, rate)[0], min(n, least))
+            n = max(best_batch(chances, min(n, n_max), curve, Forecast(rate))[0], min(n, least))
         return n, value
 
     @property
@@ -127,8 +127,6 @@ class Policy(Learner):
     def _chances(self, found: Proposal, n_max: int) -> list[float]:
         """The chances of candidates that cost no time, as many as may be verified: none after a hopeless one."""
         n, doubt = min(n_max, self.costs.n_affordable(self._lookup_budget.credit_s) - 1), self._lookup_doubt
-        if not doubt:
-            return [chance for chance, _ in found.chances[:n]]
         chances, survival = list[float](), 1.0
         for chance, seen in found.chances[:n]:
             if survival <= HOPELESS:

@@ -176,16 +176,13 @@ class Chooser:
         self, schedule: Schedule, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]
     ) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
-        here, there, least = estimates[self.now], estimates[schedule].rate, 1 + DEFAULT.least_gain
-        if schedule is Schedule.OFF:
-            if there == here.rate:
-                return True  # nothing is drafted, so that nothing is learned either
-            if self.budget.credit_s >= 0 and self._gain(here, estimates[schedule]) * self._room() > 1:
-                return False  # what is tried may still turn out to be faster
-            least = 1.0
+        here, there = estimates[self.now].rate, estimates[schedule].rate
+        if schedule is Schedule.OFF and there == here:
+            return True  # nothing is drafted, so that nothing is learned either
         if schedule in untried and 2 * entry_s > self.budget.credit_s:
             return False  # nothing would be left for the trial
-        return there > least * here.rate and self._room() * (1 / here.rate - 1 / there) > entry_s
+        least = here if schedule is Schedule.OFF else here * (1 + DEFAULT.least_gain)
+        return there > least and self._room() * (1 / here - 1 / there) > entry_s
 
     def _worth_trying(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
         """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
