@@ -115,10 +115,10 @@ class Calibration:
 
     def restore(self, state: CalibrationState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
-        parts = state["accepted"], state["shares"], state["ranks"]
-        accepted, shares, ranks = ([between(share, 0, 1) for share in part] for part in parts)
-        sizes = len(accepted), len(shares), len(ranks)
-        if state["edges"] != list(self.EDGES) or sizes != (len(self._accepted), len(self._shares), len(self._ranks)):
+        parts = [[between(share, 0, 1) for share in state[name]] for name in ("accepted", "shares", "ranks")]
+        accepted, shares, ranks = parts
+        n_bins = len(self.EDGES) + 1
+        if state["edges"] != list(self.EDGES) or [*map(len, parts)] != [n_bins, n_bins, len(DEFAULT.ranks)]:
             raise ValueError("other bins")
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")

@@ -18,7 +18,7 @@ from duo.spec.types import Guess, Origin, Proposal, common_prefix
 _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last two are preferred to those of the last
 _EARLIER = 8  # occurrences that are compared: the longest match wins, of equal ones that nearest to the last match
 _LONGEST = 32  # tokens of a match beyond which it is not compared
-HOPELESS = 0.1  # survival after which no candidate is worth a decode
+_HOPELESS = 0.1  # survival after which no candidate is worth a decode
 # Factors of the confidence, where several occurrences were compared: all had the same next token, or not.
 _UNANIMOUS, _DISPUTED = 2.0, 0.5
 _NOTHING = Proposal(origin=Origin.LOOKUP)
@@ -77,7 +77,7 @@ class Lookup:
             right = self._right[bisect_right(self.EDGES, confidence)]
             guesses.append(Guess(token, confidence))
             chances.append((right.value, right.seen))
-            if (survival := survival * right.value) <= HOPELESS:
+            if (survival := survival * right.value) <= _HOPELESS:
                 break
             confidence = self._length + len(guesses)
         return Proposal(guesses, math.inf, Origin.LOOKUP, chances)

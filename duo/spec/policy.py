@@ -18,7 +18,6 @@ from duo.spec.constants import DEFAULT
 from duo.spec.decision import best_batch, best_in_order
 from duo.spec.forecast import Forecast
 from duo.spec.learner import REJECTION, Learner
-from duo.spec.lookup import HOPELESS
 from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
 from duo.spec.schedule import Schedule, schedules_of
 from duo.spec.types import Origin, Proposal, StepCost, common_prefix
@@ -65,19 +64,17 @@ class Policy(Learner):
         The step may add at most `n_room` tokens.
         """
         n_max, rate = min(self.n_max, n_room - 1), self._value_of_time  # the target adds a token of its own
-        if not self.rate or n_max <= 0:
-            return Decision(0)
-        if self.schedule is Schedule.SYNC and self._needs_alone(rate):
+        if not self.rate or n_max <= 0 or (self.schedule is Schedule.SYNC and self._needs_alone(rate)):
             return Decision(0)
         if self.schedule is Schedule.OFF and (n := self._n_arbitrary(n_max)):
             return Decision(n, origin=next((other.origin for other in others if len(other.guesses) >= n), Origin.ANY))
         adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
         chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
         found = []
-        for other in (other for other in others if other.guesses):
+        for other in others:
             theirs, n_same = self._chances(other, n_max), 0
             # With rejection sampling, the choice between the sources must not depend on what was drawn.
-            if not self._in_order:
+            if theirs and not self._in_order:
                 n_same = common_prefix(*([guess.token for guess in each.guesses] for each in (drafted, other)))
                 _weigh(chances, theirs, n_same)
             if theirs:
@@ -125,15 +122,11 @@ class Policy(Learner):
         return 1.0 if self._lookup_budget.credit_s < 0 else 0.0
 
     def _chances(self, found: Proposal, n_max: int) -> list[float]:
-        """The chances of candidates that cost no time, as many as may be verified: none after a hopeless one."""
+        """The chances of candidates that cost no time, as many as may be verified."""
         n, doubt = min(n_max, self.costs.n_affordable(self._lookup_budget.credit_s) - 1), self._lookup_doubt
-        chances, survival = list[float](), 1.0
-        for chance, seen in found.chances[:n]:
-            if survival <= HOPELESS:
-                break
-            chances.append(max(0.0, chance - doubt * math.sqrt(chance * (1 - chance) / seen)))
-            survival *= chances[-1]
-        return chances
+        return [
+            max(0.0, chance - doubt * math.sqrt(chance * (1 - chance) / seen)) for chance, seen in found.chances[:n]
+        ]
 
     def lookahead(self) -> Lookahead:
         """How far the draft may run ahead, given what is known now."""
