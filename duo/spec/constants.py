@@ -27,7 +27,7 @@ class PolicyConfig:
     later: float = 2.0
     share: float = 0.05
     lookup: float = 2.5  # of the lookup, in any text
-    time_share: float = 0.002  # and this share of the time,
+    time_share: float = 0.003  # and this share of the time,
     gain_share: float = 0.1  # and of what drafting has gained
     # Changes of schedule.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much

@@ -10,7 +10,6 @@ from duo.config import SamplingConfig
 from duo.errors import GrammarError, UsageError
 from duo.spec.sampling import Chain, Coupled, Greedy, confidence, logprobs, softmax
 from duo.spec.verify import Proposer
-from tests.goodness import chi_square
 
 OPEN = SamplingConfig(temp=1.0, top_k=0, top_p=1.0, min_p=0.0)
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -1.0, -3.0], np.float32)
@@ -32,15 +31,6 @@ def test_confidence_is_the_gap_to_the_second_best_token() -> None:
     assert Coupled(SamplingConfig(logit_bias=((0, 0.25),))).guess(LOGITS, 0).confidence == pytest.approx(1.25)
     alone = Coupled(replace(OPEN, top_k=1)).guess(LOGITS, 0)
     assert (alone.confidence, alone.distribution) == (50, None), "no second token is left"
-
-
-@pytest.mark.parametrize("config", [OPEN, replace(OPEN, temp=0.5), replace(OPEN, top_k=3), replace(OPEN, min_p=0.2)])
-def test_coupled_sampling_draws_from_the_filtered_distribution(config: SamplingConfig) -> None:
-    expected, sampler = np.zeros(len(LOGITS)), Coupled(config)
-    ids, probabilities = Chain(config).distribution(LOGITS, ())
-    expected[ids] = probabilities
-    drawn = [sampler.sample(LOGITS, position) for position in range(5000)]
-    assert chi_square(np.bincount(drawn, minlength=len(LOGITS)), expected) > 1e-4
 
 
 def test_coupled_models_agree_nearly_as_often_as_their_distributions_overlap() -> None:

@@ -206,7 +206,7 @@ def test_a_share_of_the_time_and_of_what_was_gained_is_added_and_what_was_lost_i
     budget = begun()
     for gained_s in gains_s:
         budget.step(3.0, gained_s, ALONE_S)
-    assert budget.credit_s == pytest.approx(0.2 + 0.002 * 3.0 * len(gains_s) + change_s)
+    assert budget.credit_s == pytest.approx(0.2 + DEFAULT.time_share * 3.0 * len(gains_s) + change_s)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
