@@ -27,7 +27,8 @@ class PolicyConfig:
     later: float = 2.0
     share: float = 0.05
     lookup: float = 2.5  # of the lookup, in any text
-    time_share: float = 0.003  # and this share of the time,
+    time_share: float = 0.002  # and this share of the time,
+    late_share: float = 0.005  # of what is longer than the horizon below,
     gain_share: float = 0.1  # and of what drafting has gained
     # Changes of schedule.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
@@ -43,7 +44,8 @@ class PolicyConfig:
     excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked
     probe_tokens: int = 24  # that an idle draft decodes to see which it would have drafted: a batch of a prompt
     without_context: float = 0.7  # of its right predictions, those that are right if it has decoded no more than these
-    silence: int = 16  # tokens without a scored candidate after which it is probed
+    silence: int = 16  # tokens without a scored candidate after which it is probed,
+    long_silence: int = 128  # and if it is not likely to pay: the text may have changed
     least_survival: float = 0.05  # of its candidates, below which a concurrent draft pauses (benchmarks/NOTES.md)
     # Costs that were not measured: see the machines in benchmarks/machines.
     # Each as expected, and one standard deviation better or worse.

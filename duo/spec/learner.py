@@ -31,6 +31,7 @@ class Learner(PairModel):
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
         self._last = Schedule.OFF, 0.0  # the schedule of the last step, and the draft's time in it
         self._since_alone = 0  # tokens since T(1) was measured
+        self._may_gain = True  # whether drafting may pay, by what is known
         self._start_text(0)
 
     def _start_text(self, n_prompt: int) -> None:
@@ -39,6 +40,7 @@ class Learner(PairModel):
         self._n_prompt = self._n_unread = n_prompt  # tokens of the text that the draft has not decoded
         self._n_unscored = 0  # tokens since a candidate was last scored
         self._size = 0  # of batches to measure
+        self._was_probed = False
         self._scored = False  # whether a candidate was scored in this step
         self._has_news = True  # whether something was learned since the last review
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
@@ -192,7 +194,7 @@ class Learner(PairModel):
         if n_tokens >= DEFAULT.read_least and seconds:
             self._read.add(seconds / n_tokens)
             self.alone.guess_s = self.alone.guess_s or self.read_s / DEFAULT.read
-        self._n_unscored = 0
+        self._was_probed, self._n_unscored = True, 0
         if n_tokens:
             self._n_unread = 0 if whole else self._n_prompt + self.chooser.n_tokens
         self.chooser.budget.spend(seconds)
@@ -246,7 +248,8 @@ class Learner(PairModel):
         That is all that it has not decoded, or the last ones.
         """
         least, alone_s = DEFAULT.probe_tokens // 2, self.alone.target_s(1)
-        is_due = self._n_unscored >= DEFAULT.silence and self.chooser.n_tokens >= least
+        silence = DEFAULT.silence if self._may_gain or not self._was_probed else DEFAULT.long_silence
+        is_due = self._n_unscored >= silence and self.chooser.n_tokens >= least
         may_probe = self._is_worthwhile and not self.remote and Schedule.OFF in self.chooser.allowed
         if self.schedule is Schedule.ASYNC or not (alone_s and is_due and may_probe):
             return 0
@@ -266,13 +269,15 @@ class Learner(PairModel):
         self._window = (0, 0.0)
         if not found or len(self.chooser.allowed) < 2:
             return
+        estimates = self.estimates(found)
+        self._may_gain = self.chooser.may_gain(estimates)
         if self.schedule is Schedule.OFF:
             self._is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
         if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
             entry_s, n_written = 0.0 if self.separate_devices else self._n_unread * self.read_s, self.chooser.n_tokens
             entry_s *= max(1, n_written) / max(1, n_written - self._n_found)
-            self.chooser.review(self.estimates(found), entry_s, self._untried())
+            self.chooser.review(estimates, entry_s, self._untried())
         self._forecast = found[self.schedule]
 
     def _untried(self) -> set[Schedule]:

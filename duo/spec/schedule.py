@@ -73,7 +73,7 @@ class Budget:
         most = math.inf if n_room is None else DEFAULT.share * n_room
         self._credit = min(self._first if is_first else self._later, most)
         self._extra = min(self._first, most) - self._credit  # if what is known turns out to be wrong
-        self._gained = 0.0
+        self._gained = self._elapsed = 0.0
 
     def begin_again(self) -> None:
         """What was known from earlier texts is wrong: this one counts as the first."""
@@ -92,7 +92,9 @@ class Budget:
         """A step took `seconds`, `gained_s` less than without what the budget is for."""
         self.alone_s = alone_s
         if alone_s:
-            self._credit += DEFAULT.time_share * seconds / alone_s
+            self._elapsed += seconds / alone_s
+            share = DEFAULT.time_share if self._elapsed < DEFAULT.horizon else DEFAULT.late_share
+            self._credit += share * seconds / alone_s
             self._gained += gained_s / alone_s
 
 
@@ -165,6 +167,11 @@ class Chooser:
         elif best is self.now and (trial := self._worth_trying(estimates, entry_s, untried)):
             low, high = estimates[trial][1:]
             self._change(trial, f"a trial: {low:.1f} to {high:.1f} instead of {here.rate:.1f} tokens/s forecast")
+
+    def may_gain(self, estimates: RateEstimates) -> bool:
+        """Whether drafting may be faster than the target alone."""
+        least = estimates[Schedule.OFF].high * (1 + DEFAULT.least_gain)
+        return any(estimates[schedule].high > least for schedule in self.allowed)
 
     def give_up(self) -> None:
         """The draft has ended: only schedule off remains."""
