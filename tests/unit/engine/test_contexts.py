@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from duo.engine.contexts import time_branches, time_draft, warm_up
 from duo.errors import DecodeError
-from duo.llama.model import Model
 from duo.spec.policy import Policy
-from duo.spec.types import Logits
 from tests.fakes import FakeContext
 
 CPU = frozenset({"CPU"})
 DEVICE = frozenset({"GPU0"})
 
 
-@dataclass
-class FakeModel:
-    bos: int = 1
-    eos: int = 2
-    places: frozenset[str] = CPU
-    path: Path = Path("model.gguf")
-
-
-def model(bos: int = 1, eos: int = 2, places: frozenset[str] = CPU) -> Model:
-    return cast("Model", FakeModel(bos, eos, places))
-
-
-class Clocked(FakeContext):
-    """A device on which the first decode of a size takes `compile_s` longer than each, `each_s`."""
-
-    def __init__(self, clock: pytest.MonkeyPatch, each_s: float = 0.0, compile_s: float = 0.0) -> None:
-        super().__init__(n_batch=32)
-        self.now, self.each_s, self.compile_s = 0.0, each_s, compile_s
-        self.rows: list[int] = []
-        clock.setattr("duo.engine.contexts.time.perf_counter", lambda: self.now)
-
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        self.now += self.each_s + (0 if len(tokens) in self.batches else self.compile_s)
-        self.rows.append(n_rows)
-        return super().decode(tokens, n_rows)
+def model(places: frozenset[str] = CPU) -> Any:
+    return SimpleNamespace(bos=1, eos=2, places=places, path=Path("model.gguf"))
 
 
 def knowing(threads: Sequence[int] = (), sequences: Sequence[int] = ()) -> Policy:
@@ -62,10 +37,11 @@ def knowing(threads: Sequence[int] = (), sequences: Sequence[int] = ()) -> Polic
 def test_on_devices_each_size_is_decoded_unless_that_takes_long(
     monkeypatch: pytest.MonkeyPatch, places: frozenset[str], n_most: int, each_s: float, sizes: int
 ) -> None:
-    context = Clocked(monkeypatch, each_s)
-    warm_up(context, model(places=places), n_most, n_most)
+    context = FakeContext(n_batch=32)
+    clock = SimpleNamespace(perf_counter=lambda: each_s * len(context.batches))
+    monkeypatch.setattr("duo.engine.contexts.time", clock)
+    warm_up(context, model(places), n_most, n_most)
     assert context.batches == [1, *range(1, sizes + 1)]
-    assert context.rows == [min(n, n_most) for n in context.batches]
     assert context.n_past == 0
 
 
@@ -80,7 +56,7 @@ def test_after_an_abort_or_a_failure_nothing_is_decoded(ends: Callable[[FakeCont
 
     context.during = fail
     for places in (CPU, DEVICE):
-        warm_up(context, model(places=places), 5)
+        warm_up(context, model(places), 5)
     time_draft(context, model(), (1, 2), policy)
     time_branches(context, model(), policy)
     assert len(context.batches) == (1 if ends else 6)

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,23 +19,19 @@ def cache(n_rollback: int | None = None) -> Cache:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("n_rollback", "text", "kept"),
     [
-        ([1, 2, 9, 9], 2),
-        ([1, 2, 3, 4], 3),  # the last token is decoded again: its logits are wanted
-        ([1, 2, 3, 4, 5, 6], 4),
+        (None, [1, 2, 9, 9], 2),
+        (None, [1, 2, 3, 4], 3),  # the last token is decoded again: its logits are wanted
+        (None, [1, 2, 3, 4, 5, 6], 4),
+        *((n_rollback, [1, 2, 9], 2 * (n_rollback == 2)) for n_rollback in (0, 1, 2)),  # kept whole or cleared
+        (0, [1, 2, 3, 4, 9], 4),
     ],
 )
-def test_the_common_prefix_is_kept(text: list[int], kept: int) -> None:
-    held = cache()
+def test_the_common_prefix_is_kept(n_rollback: int | None, text: list[int], kept: int) -> None:
+    held = cache(n_rollback)
     assert held.begin(text) == held.context.n_past == kept
     assert held.begin(text) == held.context.n_past == 0, "nothing is known after a text that was interrupted"
-
-
-@pytest.mark.parametrize(("n_rollback", "kept"), [(0, 0), (1, 0), (2, 2), (None, 2)])
-def test_a_cache_that_cannot_be_rolled_back_so_far_is_kept_whole_or_cleared(n_rollback: int | None, kept: int) -> None:
-    assert cache(n_rollback).begin([1, 2, 9]) == kept
-    assert cache(n_rollback).begin([1, 2, 3, 4, 9]) == 4
 
 
 def read(n_kept: int, n_prompt: int, n_batch: int) -> list[bool]:

@@ -43,20 +43,19 @@ def offer(draft: Unthreaded, token: int = 7, *, position: int = NEXT, seconds: f
 # Waits
 
 
-@pytest.mark.parametrize("end", [lambda draft: draft.queue.close(), Unthreaded.interrupt], ids=["end", "interruption"])
-def test_the_end_of_the_draft_and_an_interruption_wake_the_target(end: Callable[[Unthreaded], None]) -> None:
+def stale_then_useful(draft: Unthreaded) -> None:
+    draft.queue.publish(9, NEXT, Guess(8, 1.0), 1, 0.001)
+    when_waiting(lambda: offer(draft))()
+
+
+@pytest.mark.parametrize(
+    ("act", "taken"),
+    [(lambda draft: draft.queue.close(), ()), (Unthreaded.interrupt, ()), (stale_then_useful, (7,))],
+    ids=["end", "interruption", "useful candidate"],
+)
+def test_what_wakes_the_target(act: Callable[[Unthreaded], None], taken: tuple[int, ...]) -> None:
     draft = concurrent()
-    assert len(wakes(when_waiting(lambda: end(draft)), lambda: take(draft, 100))) == 0
-
-
-def test_a_useful_candidate_wakes_the_target_and_a_stale_one_does_not() -> None:
-    draft = concurrent()
-
-    def publish() -> None:
-        draft.queue.publish(9, NEXT, Guess(8, 1.0), 1, 0.001)
-        when_waiting(lambda: offer(draft))()
-
-    assert wakes(when_waiting(publish), lambda: take(draft, 100)).tokens == (7,)
+    assert wakes(when_waiting(lambda: act(draft)), lambda: take(draft)).tokens == taken
 
 
 def test_a_commit_wakes_the_draft() -> None:
@@ -109,7 +108,7 @@ class Asked(Eager):
 
 
 def next_s(draft: Unthreaded) -> float:
-    take(draft, 100)
+    take(draft)
     assert isinstance(draft.policy, Asked)
     return draft.policy.next_s
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from duo.errors import DecodeAborted
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Guess
-from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
+from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, begun, make_queue
 
 N = 40
@@ -30,35 +31,21 @@ def after_the_last(prefix: Sequence[int]) -> int:
 # Steps
 
 
-def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong() -> None:
+def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong_or_cancels_it() -> None:
     context = FakeContext(n_batch=100)
     draft = begun(context, Eager(4, 9))
     for _ in range(5):
         draft.drafter.step()
-    context.cancel = lambda: None  # type: ignore[method-assign]
-    # While the sixth token is drafted, the target accepts four and writes something else for the fifth.
-    context.during = lambda: draft.commit((*TEXT[:4], WRONG[4]), None)
+    # While the sixth token is drafted, the target accepts three; then one more, and something else for the fifth.
+    context.during = lambda: draft.commit(TEXT[:3], None)
     draft.drafter.step()
-    context.during = lambda: None
-    draft.drafter.step()
-    assert context.batches == [len(PROMPT), 1, 1, 1, 1, 1, 1]
-    assert context.tokens == [*PROMPT, *TEXT[:4], WRONG[4]]
-
-
-def test_a_decode_that_has_become_useless_is_cancelled() -> None:
-    context = FakeContext(n_batch=100)
-    draft = begun(context, Eager(4, 9))
-    draft.drafter.step()
-    context.during = lambda: draft.commit((TEXT[0],), None)
-    draft.drafter.step()
-    assert context.tokens == PROMPT + TEXT[:1], "right so far: not cancelled"
-    context.during = lambda: draft.commit((WRONG[1],), None)
+    context.during = lambda: draft.commit((TEXT[3], WRONG[4]), None)
     with pytest.raises(DecodeAborted):
         draft.drafter.step()
-    assert context.tokens == PROMPT + TEXT[:1]
     context.during = lambda: None
     draft.drafter.step()
-    assert context.tokens == [*PROMPT, TEXT[0], WRONG[1]]
+    assert context.batches == [len(PROMPT), *[1] * 7]
+    assert context.tokens == [*PROMPT, *TEXT[:4], WRONG[4]]
 
 
 @pytest.mark.parametrize(("cached", "batches"), [(PROMPT[:-1], [2, 1]), ([PROMPT[0], 9], [2, 2])])
@@ -137,15 +124,12 @@ def test_a_probe_of_a_long_text_reads_its_end_and_scores_half_of_it(n_batch: int
 
 
 @pytest.mark.parametrize(
-    ("context", "n", "n_drafted"),
-    [
-        (FakeContext(n_batch=100), 4, 2),
-        (FakeContext(n_batch=100), 5, 1),
-        (FakeContext(lambda _: 0, n_vocab=max(TEXT), n_batch=100), N, 0),
-    ],
+    ("n_vocab", "n", "n_drafted"),
+    [(N_VOCAB, 4, 2), (N_VOCAB, 5, 1), (max(TEXT), N, 0)],
     ids=["pending candidates", "one new token", "a token beyond the vocabulary"],
 )
-def test_a_text_that_tells_nothing_is_not_read(context: FakeContext, n: int, n_drafted: int) -> None:
+def test_a_text_that_tells_nothing_is_not_read(n_vocab: int, n: int, n_drafted: int) -> None:
+    context = FakeContext(lambda prefix: next_token(prefix) % n_vocab, n_vocab=n_vocab, n_batch=100)
     assert Probed(context, n, n_drafted).probe()[:2] == ([], 0)
     assert len(context.batches) == n_drafted
 
@@ -168,23 +152,25 @@ class Telling:
         return True
 
 
+def longer(*_: object) -> Guess:
+    return Guess(7, 1.0)
+
+
 @pytest.mark.parametrize(
     ("said", "guesses", "tokens", "batches"),
     [
-        ([DraftUpdate(0, [1, 2, 3]), DraftUpdate(1, [4, 5], 1)], [(3, 8), (4, 10)], [1, 2, 4, 5], [3, 2]),
-        (
-            [DraftUpdate(0, [1, 2, 3], 0, lambda *_: Guess(7, 1.0)), DraftUpdate(0, []), DraftUpdate(0, [7])],
-            [(2, 7), (3, 12), (4, 0)],
-            [1, 2, 7, 12],
-            [3, 1, 1],
-        ),
+        ([(0, [1, 2, 3]), (1, [4, 5], 1)], [(3, 8), (4, 10)], [1, 2, 4, 5], [3, 2]),
+        ([(0, [1, 2, 3], 0, longer), (0, []), (0, [7])], [(2, 7), (3, 12), (4, 0)], [1, 2, 7, 12], [3, 1, 1]),
     ],
     ids=["what was told earlier", "the last token, by a longer one"],
 )
 def test_tokens_are_replaced(
-    said: list[DraftUpdate], guesses: list[tuple[int, int]], tokens: list[int], batches: list[int]
+    said: list[Any], guesses: list[tuple[int, int]], tokens: list[int], batches: list[int]
 ) -> None:
-    context, side = FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB), Telling(*said)
+    context, side = (
+        FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB),
+        Telling(*(DraftUpdate(*one) for one in said)),
+    )
     drafter = Drafter(context, side, Greedy(), N_VOCAB, Metrics())
     for _ in said:
         drafter.step()

@@ -47,28 +47,15 @@ def scripted(*schedules: Schedule, probes: Sequence[bool] = ()) -> Scripted:
     return Scripted(4, 6, iter(schedules), iter(probes))
 
 
-class Alive:
-    """Counts the draft's threads during each decode, after `then`."""
-
-    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
-        self.counts: list[int] = []
-        self._then = then
-
-    def __call__(self) -> None:
-        self.counts.append(len(draft_threads()))
-        self._then()
-
-
 # Schedules
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> None:
-    alive = Alive()
-    draft = FakeContext(lambda prefix: (next_token(prefix) + 1 - right) % N_VOCAB, during=alive, n_batch=64)
+    draft = FakeContext(lambda prefix: (next_token(prefix) + 1 - right) % N_VOCAB, n_batch=64)
     policy = scripted(OFF, probes=[False] * 8 + [True] + [False] * 9 + [True])
     generation = write(FakeContext(), draft, policy)
-    assert (draft.threads, set(alive.counts)) == ({ME}, {0})
+    assert draft.threads == {ME}
     assert draft.batches == [len(PROMPT) + 9, 10]
     # Of each batch all that the target wrote is scored, but for a first token.
     assert list(policy.scores) == [(5.0, right)] * (9 + 9)
@@ -76,7 +63,7 @@ def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> Non
 
 
 def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -> None:
-    inside = threading.Event()
+    inside, counts = threading.Event(), list[int]()
     target, draft = FakeContext(), FakeContext()
 
     def stay() -> None:
@@ -84,10 +71,14 @@ def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -
             inside.set()
             until(lambda: draft.aborted)
 
-    target.during = alive = Alive(lambda: len(target.batches) != 2 or inside.wait(30))
+    def during() -> None:
+        counts.append(len(draft_threads()))
+        assert len(target.batches) != 2 or inside.wait(30)
+
+    target.during = during
     draft.during = stay
     generation = write(target, draft, scripted(ASYNC, SYNC))
-    assert alive.counts == [0, 1, *[0] * (len(target.batches) - 2)]
+    assert counts == [0, 1, *[0] * (len(target.batches) - 2)]
     assert not draft.aborted
     assert ME in draft.threads
     assert len(draft.threads) == 2
@@ -133,17 +124,12 @@ def failing(n: int) -> Callable[[Sequence[int]], int]:
     return choose
 
 
-def after_draft_thread(target: FakeContext, n: int = 2) -> Callable[[], None]:
-    """From the target's n-th decode on, the draft's thread has ended before a decode does."""
-    return lambda: until(lambda: len(target.batches) < n or not draft_threads())
-
-
 @pytest.mark.parametrize("n", [0, 1, 7])
 @BOTH
 def test_after_a_failure_of_the_draft_the_target_continues_alone(schedule: Schedule, n: int) -> None:
     target, draft, policy = FakeContext(), FakeContext(failing(n)), Eager(4, 60, schedule)
     if schedule is ASYNC:
-        target.during = after_draft_thread(target)
+        target.during = lambda: until(lambda: len(target.batches) < 2 or not draft_threads())
     generation = write(target, draft, policy)
     assert generation.metrics.draft_error == statistics(generation).error == "the draft is dead"
     assert policy.schedule is generation.metrics.steps[-1].schedule is OFF

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from duo.engine.metrics import Metrics
@@ -26,10 +24,8 @@ def opened(n_ahead: int = 6) -> RemoteQueue:
     return queue
 
 
-def receive(
-    queue: RemoteQueue, position: int = NEXT, epoch: int = 0, n_known: int = NEXT, seconds: float = 0.1
-) -> bool:
-    return queue.offer(epoch, position, GUESS, n_known, Drafted(1, seconds))
+def receive(queue: RemoteQueue, position: int = NEXT) -> bool:
+    return queue.offer(0, position, GUESS, NEXT, Drafted(1, 0.1))
 
 
 def test_the_draft_may_continue_while_its_pending_candidates_are_likely_to_survive() -> None:
@@ -75,21 +71,15 @@ def test_an_order_has_what_is_new_and_whether_to_continue() -> None:
     assert queue.order(0.0) == (1, NEXT + 3, [4], True)
 
 
-@pytest.mark.parametrize(
-    ("is_stale", "position", "most"),
-    [(False, lambda i: NEXT + i, 6), (True, lambda _: NEXT, 20)],
-    ids=["as many as may be ahead", "stale ones too"],
-)
-def test_the_number_of_tokens_of_a_remote_draft_is_limited(
-    is_stale: bool, position: Callable[[int], int], most: int
-) -> None:
+@pytest.mark.parametrize(("is_stale", "most"), [(False, 6), (True, 20)])
+def test_the_number_of_tokens_of_a_remote_draft_is_limited(is_stale: bool, most: int) -> None:
     queue = opened()
     if is_stale:
         receive(queue)
         queue.look()
         queue.commit([3], 0)
     for i in range(100):
-        receive(queue, position(i))
+        receive(queue, NEXT + i * (not is_stale))
     state = queue.look()
     assert 0 < len(state.drafted) <= most
     assert len(state.guesses) == (0 if is_stale else 6)

@@ -55,6 +55,7 @@ class Decodes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all: list[tuple[int, int]] = []
         self.contexts: list[Context] = []
+        self.teams: set[int] = set()  # the numbers of threads
         self.during: Callable[[], object] = lambda: None
         decode = Context.decode
 
@@ -62,6 +63,8 @@ class Decodes:
             if context not in self.contexts:
                 self.contexts.append(context)
             self.all.append((self.contexts.index(context), len(tokens)))
+            n_threads = llama_cpp.llama_n_threads_batch if len(tokens) > 1 else llama_cpp.llama_n_threads
+            self.teams.add(n_threads(context.pointer))
             self.during()
             return decode(context, tokens, n_rows)
 
@@ -140,7 +143,7 @@ def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Dec
 
 @pytest.mark.parametrize(("n_threads", "teams"), [(None, {1}), (2, {2})], ids=["auto", "given"])
 def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_the_warm_up_on(
-    make: Make, monkeypatch: pytest.MonkeyPatch, n_threads: int | None, teams: set[int]
+    make: Make, decodes: Decodes, monkeypatch: pytest.MonkeyPatch, n_threads: int | None, teams: set[int]
 ) -> None:
     for module in (cores, free_cores):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
@@ -148,18 +151,7 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
     monkeypatch.setattr("duo.engine.slot.CoresInUse", partial(free_cores.CoresInUse, times=lambda: next(times)))
     monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
     monkeypatch.setattr(free_cores, "other_cpu_use", lambda *_: 1.0)
-    used: set[int] = set()
-    decode = Context.decode
-
-    def recorded(context: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        n_threads_of = llama_cpp.llama_n_threads_batch if len(tokens) > 1 else llama_cpp.llama_n_threads
-        used.add(n_threads_of(context.pointer))
-        return decode(context, tokens, n_rows)
-
-    monkeypatch.setattr(Context, "probe_rollback", lambda _: True)
-    monkeypatch.setattr(Context, "decode", recorded)
     slot = make(n_threads=n_threads, schedule="off")
     assert len(write(slot)[0]) == N
-    draft_teams = {1} if n_threads is None else {2}
-    assert used == teams | draft_teams
+    assert decodes.teams == teams
     assert slot.cores.fewest == 1

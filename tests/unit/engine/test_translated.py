@@ -1,95 +1,20 @@
-"""A draft with another vocabulary: whatever it does, the text is the target's own; a good one saves decodes."""
+"""What a draft with another vocabulary is told and offers: tests/proof/test_sources.py has whole texts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from duo.engine.decoder import Cache
 from duo.engine.metrics import Metrics
 from duo.engine.queue import DraftUpdate
-from duo.engine.translated import TranslatedTarget, Translation
-from duo.spec.policy import Policy
-from duo.spec.sampling import Greedy
-from duo.spec.schedule import Schedule
+from duo.engine.translated import TranslatedTarget
 from duo.spec.translation import Translator
 from duo.spec.types import Guess
-from tests.fakes import N_VOCAB, THREADS, FakeContext, Scripted, text_after
 from tests.tokenizers import Words
-from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
+from tests.unit.engine.helpers import PROMPT
 
 TARGET = Words("a", "b", "ab", " a", " b", " ", "é", b"\xc3", b"\xa9", "aba", "\n", "bb", " ab", "é a", "b a")
-assert TARGET.n_vocab == N_VOCAB
 DRAFT = Words(" aba", "bab", "a b", "abab", " bé", "éa", "b\n", " ", all_bytes=True)
 DRAFT_PROMPT = [7, 7]
-
-N = 30
-TEXT = text_after(PROMPT, N)
-BYTES = b"".join(map(TARGET.piece, TEXT))
-
-
-class ToyTranslation(Translation):
-    def __init__(self, target: Words = TARGET, draft: Words = DRAFT) -> None:
-        self.tokenizers = target, draft
-
-    def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
-        rest = b"".join(map(TARGET.piece, text[len(PROMPT) :]))
-        assert text[: len(PROMPT)] == PROMPT
-        assert not rest, "not used by these tests"
-        return list(DRAFT_PROMPT), Translator(*self.tokenizers, len(text), DRAFT_PROMPT)
-
-    def guesser(self, *, ends: bool) -> Greedy:
-        return Greedy(() if ends else (DRAFT.end,))
-
-
-def right(prefix: Sequence[int]) -> int:
-    """What the target writes next, in the draft's tokens."""
-    text = b"".join(map(DRAFT.piece, prefix[len(DRAFT_PROMPT) :]))
-    rest = BYTES[len(text) :] if BYTES.startswith(text) else b"a"
-    return (DRAFT.fragment(rest) or [DRAFT.end])[0]
-
-
-def mostly_right(prefix: Sequence[int]) -> int:
-    return right(prefix) if sum(prefix) % 4 else sum(prefix) % DRAFT.n_vocab
-
-
-CHOICES = {"right": right, "mostly right": mostly_right, "random": lambda prefix: sum(prefix) * 31 % DRAFT.n_vocab}
-CHOICES |= {"the end": lambda _: DRAFT.end}
-NAMES = st.sampled_from(list(CHOICES))
-
-
-def writing(draft: FakeContext, policy: Policy, target: FakeContext | None = None) -> tuple[Writing, Unthreaded]:
-    local = Unthreaded(Cache(draft), policy, THREADS, ToyTranslation())
-    return Writing(target or FakeContext(), local, make_ending(N)), local
-
-
-def draft_context(name: str = "right", n_ctx: int = 1000) -> FakeContext:
-    return FakeContext(CHOICES[name], n_ctx=n_ctx, n_vocab=DRAFT.n_vocab)
-
-
-@given(
-    name=NAMES,
-    moves=st.lists(st.integers(0, 4), max_size=30),
-    script=st.lists(st.sampled_from(Schedule), min_size=1, max_size=30),
-    probes=st.lists(st.booleans(), max_size=30),
-    n_ctx=st.sampled_from([8, 1000]),
-)
-def test_the_schedule_changes_at_any_step(
-    name: str, moves: list[int], script: list[Schedule], probes: list[bool], n_ctx: int
-) -> None:
-    numbers = iter(moves)
-
-    def move() -> None:
-        for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
-            draft.drafter.step()
-
-    context = draft_context(name, n_ctx=n_ctx)
-    generation, draft = writing(context, Scripted(4, 6, iter(script), iter(probes)), FakeContext(during=move))
-    assert run(generation, lambda _: move()) == TEXT
-    assert generation.metrics.draft_error is None
 
 
 class OneSide:
@@ -110,14 +35,14 @@ class OneSide:
         return True
 
 
-def translated(side: OneSide, **options: bool) -> TranslatedTarget:
-    return TranslatedTarget(side, ToyTranslation().begin(PROMPT)[1], Metrics(), **options)
+def translated(side: OneSide) -> TranslatedTarget:
+    translator = Translator(TARGET, DRAFT, len(PROMPT), DRAFT_PROMPT)
+    return TranslatedTarget(side, translator, Metrics(), tentative=True)
 
 
 def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -> None:
     side = OneSide()
     made = translated(side)
-    made.tentative = True
     made.begin()
     made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
     assert [TARGET.piece(guess.token) for _, guess, *_ in side.offers] == [b"aba", b"b"]
@@ -130,7 +55,6 @@ def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -
 def test_a_token_that_the_target_split_becomes_a_longer_one() -> None:
     side = OneSide("ab")
     made = translated(side)
-    made.tentative = True
     found = made.begin()
     assert found.tokens == [*DRAFT_PROMPT, *DRAFT.of("a", "b")]
     assert found.longer is not None

@@ -75,10 +75,7 @@ def test_formats_and_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "reason"),
-    [
-        ({"general__type": b"mmproj"}, "not a text model"),
-        ({"llama__pooling_type": 1}, "an encoder"),
-    ],
+    [({"general__type": b"mmproj"}, "not a text model"), ({"llama__pooling_type": 1}, "an encoder")],
 )
 def test_what_is_no_text_model(tmp_path: Path, values: dict[str, object], reason: str) -> None:
     with pytest.raises(NoTextModelError, match=reason):
