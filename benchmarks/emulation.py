@@ -74,7 +74,7 @@ class Emulation:
     def install(self, slot: Slot) -> None:
         """Replace the contexts of `slot`, which must have been made, and its threads. On the engine's thread."""
         pair, machine = self.pair, self.pair.machine
-        slot.threads = replace(slot.threads, apart=pair.apart)
+        slot.threads = replace(slot.threads, separate_devices=pair.separate_devices)
         devices = Devices()
         assert slot.target_cache is not None
         assert slot.draft_cache is not None
@@ -94,7 +94,7 @@ class Emulation:
         policy = policy_for(
             drafting if context.n_branches else replace(drafting, branches=0),
             threads.draft,
-            separate_devices=self.pair.apart,
+            separate_devices=self.pair.separate_devices,
             aborts=self.pair.machine.aborts,
             kind=kind,
         )

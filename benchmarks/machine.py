@@ -88,8 +88,8 @@ def run_round(target: Decoder, draft: Decoder, n_threads: int, found: Series) ->
         found["target_ms"][n].append(seconds_of(target, n))
     found["draft_ms"][1] += [seconds_of(draft, 1) for _ in range(N_DRAFT)]
     found["read_ms"][1].append(seconds_of(draft, N_READ) / N_READ)
-    beside = max(1, n_threads - 1)
-    target.set_threads(beside, beside)
+    concurrent = max(1, n_threads - 1)
+    target.set_threads(concurrent, concurrent)
     draft.set_threads(1, 1)
     done = threading.Event()
 

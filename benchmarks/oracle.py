@@ -28,7 +28,7 @@ class Case:
     name: str  # machine/pair
     machine: Machine
     texts: tuple[Text, ...]
-    apart: bool = False  # whether the draft has a device of its own
+    separate_devices: bool = False  # whether the draft has a device of its own
     acceptance: float | None = None  # of synthetic texts; None: recorded ones
     n_prompt: int = N_PROMPT
     seed: int = 0
@@ -39,8 +39,8 @@ class Case:
         """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
         machine = self.machine
         made = NoisyPolicy(
-            N_MAX, N_AHEAD, schedules, remote=machine.latency_s > 0, separate_devices=self.apart, branches=branches,
-            aborts=machine.aborts,
+            N_MAX, N_AHEAD, schedules, remote=machine.latency_s > 0, separate_devices=self.separate_devices,
+            branches=branches, aborts=machine.aborts,
         )  # fmt: skip
         if state is not None:
             made.restore(json.loads(json.dumps(state)))
@@ -92,7 +92,7 @@ def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]
             yield f"k={k}", in_turns(machine, text, k, n_tokens, case.n_prompt)
         yield "sync", case.forced(Schedule.SYNC, text, n_tokens)
     yield "async", case.forced(Schedule.ASYNC, text, n_tokens)
-    if case.apart and machine.branch_s and not machine.latency_s:
+    if case.separate_devices and machine.branch_s and not machine.latency_s:
         yield "prepared", case.forced(Schedule.ASYNC, text, n_tokens, branches=None)
 
 

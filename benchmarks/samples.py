@@ -116,8 +116,8 @@ def with_draft(machine: Machine, ratio: float) -> Machine:
 def scaled(machine: Machine, first: float, rest: float) -> Machine:
     """T(1) times `first`, T(n) for n > 1 times `rest`, in both conditions."""
     curves = (machine.target_s, machine.concurrent_target_s)
-    alone, beside = ([first * curve[0], *(rest * seconds for seconds in curve[1:])] for curve in curves)
-    return replace(machine, target_s=alone, concurrent_target_s=beside)
+    alone, concurrent = ([first * curve[0], *(rest * seconds for seconds in curve[1:])] for curve in curves)
+    return replace(machine, target_s=alone, concurrent_target_s=concurrent)
 
 
 def slower(machine: Machine, factor: float) -> Machine:
@@ -157,7 +157,10 @@ def cases(n: int, machines: Sequence[str] = (), seed: int = 0) -> list[Case]:
     The other drafts and acceptances are a Latin hypercube: each value comes equally often, in random combinations.
     """
     found, dice = pairs(machines), random.Random(seed)
-    made = [Case(name, with_pair(pair.machine), successive(pair.traces, seed), pair.apart) for name, pair in found]
+    made = [
+        Case(name, with_pair(pair.machine), successive(pair.traces, seed), pair.separate_devices)
+        for name, pair in found
+    ]
     n_others = max(n - len(found), len(found))
     columns = zip(
         _shuffled(found, n_others, dice),
@@ -168,7 +171,7 @@ def cases(n: int, machines: Sequence[str] = (), seed: int = 0) -> list[Case]:
     )
     for i, ((name, pair), acceptance, draft, two) in enumerate(columns, 1000 * seed):
         machine = with_pair(replace(with_draft(pair.machine, draft), pair_s=0.0), two)
-        made.append(Case(name, machine, _texts(pair.traces, acceptance, i), pair.apart, acceptance))
+        made.append(Case(name, machine, _texts(pair.traces, acceptance, i), pair.separate_devices, acceptance))
     return [replace(case, seed=i) for i, case in enumerate(made, 1000 * seed)]
 
 

@@ -94,7 +94,7 @@ def replay(
     guesser = _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
     request = DraftRequest(Session(prompt, _N_VOCAB), ending, metrics, _N_VOCAB, guesser, SamplingConfig(), mode=MODE)
     draft: LocalDraft | None = None
-    threads = ThreadConfig(1, 1, (1,), (1, 1), apart=policy.separate_devices)
+    threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=policy.separate_devices)
     if policy.n_max:
         draft = LocalDraft(Cache(_VirtualDraft(clock, machine)), policy, threads)
     target = _VirtualTarget(clock, machine)

@@ -24,7 +24,7 @@ from duo.spec.types import Logits, Proposal
 N_VOCAB = 17
 
 # All different, so that a test sees which of them was used.
-THREADS = ThreadConfig(target=6, target_batch=8, draft=(4,), beside=(5, 1))
+THREADS = ThreadConfig(target=6, target_batch=8, draft=(4,), concurrent=(5, 1))
 
 
 def next_token(prefix: Sequence[int], salt: int = 0) -> int:

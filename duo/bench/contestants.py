@@ -82,7 +82,7 @@ def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftCo
     """
     slot, threads, found = engine.slot, engine.slot.threads, []
     sequential = f"{threads.target}/{'–'.join(map(str, threads.draft))}"  # – if the policy chooses
-    concurrent = f"{threads.beside[0]}+{threads.beside[1]}"
+    concurrent = f"{threads.concurrent[0]}+{threads.concurrent[1]}"
     used = {"sync": sequential, "async": concurrent, "auto": f"{sequential} or {concurrent}"}
     for mode in modes:
         drafts = mode not in ALONE and slot.draft_model is not None

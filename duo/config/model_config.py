@@ -70,7 +70,7 @@ class ThreadConfig:
     target: int  # schedules sync and off
     target_batch: int  # for prefill
     draft: tuple[int, ...]  # schedule sync: the fastest of these
-    beside: tuple[int, int]  # schedule async: target, draft
+    concurrent: tuple[int, int]  # schedule async: target, draft
     cores: frozenset[int] | None = None  # of the target's threads; None: not pinned
     draft_cores: frozenset[int] | None = None
-    apart: bool = False  # target and draft share no device, so both can prefill concurrently
+    separate_devices: bool = False  # target and draft share no device, so both can prefill concurrently

@@ -120,11 +120,11 @@ class DraftComparison:
         assert context is not None
         with closing(context):
             n_groups = len(_BOTH) / len(SIZES)
-            meter, _ = self._meter(context, show, max(n_target, sum(threads.beside)), n_groups)
-            found = meter.measure([], threads.draft, [threads.beside], _BOTH)
+            meter, _ = self._meter(context, show, max(n_target, sum(threads.concurrent)), n_groups)
+            found = meter.measure([], threads.draft, [threads.concurrent], _BOTH)
             found.target = self.measured.target
             found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])
-        policy = found.policy(n_target, threads.beside, self.n_max)
+        policy = found.policy(n_target, threads.concurrent, self.n_max)
         return DraftFigures(translation is not None, policy, found.acceptance, len(found.scores))
 
     def lookup(self) -> LookupFigures:

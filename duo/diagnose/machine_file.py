@@ -61,7 +61,7 @@ class Pair:
     name: str
     machine_name: str
     machine: Machine  # target_s: of T(1) to T(n_max + 1)
-    apart: bool  # whether the draft has a device of its own
+    separate_devices: bool  # whether the draft has a device of its own
     delay_s: float  # of the link to the draft, one way; 0: none
     draft_alone_s: Sequence[float]  # of one token in each of 1, 2, … MAX_BRANCHES + 1 sequences, the target idle
     slow_down: float | None  # for the benchmarks, which emulate it; None: they do not

@@ -114,7 +114,7 @@ class Meter:
             target={(group.threads[0], n): seconds for group in alone for n, seconds in group.times.items()},
             draft={group.threads[1]: group.times[1] for group in drafts if 1 in group.times},
             pair={group.threads[1]: group.times[2] for group in drafts if 2 in group.times},
-            concurrent={group.threads: (group.times, group.beside.seconds) for group in both if group.times},
+            concurrent={group.threads: (group.times, group.concurrent.seconds) for group in both if group.times},
             doubts=self.doubts,
         )
         if any(
@@ -130,7 +130,7 @@ class Meter:
         """
         groups = [Group(split, _BESIDE, n_sequences=n) for n in sizes]
         self._measure(groups)
-        return {group.n_sequences: group.beside.seconds for group in groups if group.beside.seconds}
+        return {group.n_sequences: group.concurrent.seconds for group in groups if group.concurrent.seconds}
 
     def write(
         self, prompt: Sequence[int], n_tokens: int, n_threads: int, is_end: Callable[[int], bool] = lambda _: False
@@ -199,8 +199,8 @@ class Meter:
         running = [(decoder, n_threads) for decoder, n_threads in both if decoder is not None and n_threads]
         for decoder, n_threads in running:
             self._prepare(decoder, n_threads)
-        timed, *beside = (decoder for decoder, _ in running)
-        with self._drafting(beside[0], group) if beside else nullcontext():
+        timed, *concurrent = (decoder for decoder, _ in running)
+        with self._drafting(concurrent[0], group) if concurrent else nullcontext():
             for n in [n for n, series in group.timed.items() if not (again and series.is_settled)] or group.timed:
                 tokens, end = list(range(200, 200 + n)), time.perf_counter() + _ROUND_S
                 while True:
@@ -220,7 +220,7 @@ class Meter:
             while not done.is_set():
                 for sequence in others:
                     draft.branch(sequence, draft.n_past)
-                self._timed.append((group.beside, self._seconds(draft, lambda: draft.decode_each(each))))
+                self._timed.append((group.concurrent, self._seconds(draft, lambda: draft.decode_each(each))))
                 for sequence in others:
                     draft.drop(sequence)
 

@@ -104,7 +104,7 @@ class Group:
     sizes: InitVar[Sequence[int]]
     n_sequences: int = 1  # of the concurrent draft in one decode
     timed: dict[int, Series] = field(init=False)  # by tokens in the batch
-    beside: Series = field(default_factory=Series)  # of the concurrent draft
+    concurrent: Series = field(default_factory=Series)  # of the concurrent draft
 
     def __post_init__(self, sizes: Sequence[int]) -> None:
         self.timed = {n: Series() for n in sizes}
@@ -117,11 +117,11 @@ class Group:
     def is_settled(self) -> bool:
         """Whether nothing needs to be measured again."""
         return all(series.is_settled for series in self.timed.values()) and (
-            self.beside.is_settled or not all(self.threads)
+            self.concurrent.is_settled or not all(self.threads)
         )
 
     @property
     def times(self) -> dict[int, float]:
         """Seconds by tokens in the batch; none without those of the smallest batch and of a concurrent draft."""
         found = {n: series.seconds for n, series in self.timed.items() if series.seconds}
-        return found if min(self.timed) in found and (self.beside.seconds or not all(self.threads)) else {}
+        return found if min(self.timed) in found and (self.concurrent.seconds or not all(self.threads)) else {}

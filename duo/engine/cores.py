@@ -92,19 +92,19 @@ def plan_threads(
     target = config.n_threads or (min(cores, len(own)) if own else cores)
     # A model on other devices needs one core to submit work to them.
     draft = config.draft_n_threads or (None if CPU in draft_on else 1)
-    n_beside = None
+    n_concurrent = None
     if CPU not in target_on and not config.n_threads:
-        n_beside = 1
+        n_concurrent = 1
     elif (config.n_threads or own) and (target < cores or config.draft_n_threads):
-        n_beside = target  # one that uses all cores when alone gives some to a concurrent draft
+        n_concurrent = target  # one that uses all cores when alone gives some to a concurrent draft
     return ThreadConfig(
         target,
         config.n_threads_batch or target,
         draft=(draft,) if draft else (1, cores) if cores > 1 else (1,),
-        beside=split_cores(n_beside, draft, cores) if drafting else (target, 1),
+        concurrent=split_cores(n_concurrent, draft, cores) if drafting else (target, 1),
         cores=own,
         draft_cores=draft_cores or (own and allowed_cores()),
-        apart=not target_on & draft_on,
+        separate_devices=not target_on & draft_on,
     )
 
 
@@ -113,10 +113,10 @@ def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: ProfileDocu
     tuned = kept_threads(kept).get("threads")
     if tuned is None or config.n_threads or config.draft_n_threads:
         return threads
-    target, draft, beside = tuned["target"], tuned["draft"], tuned["beside"]
-    if max(target, draft, *beside) > usable_cores():
+    target, draft, concurrent = tuned["target"], tuned["draft"], tuned["concurrent"]
+    if max(target, draft, *concurrent) > usable_cores():
         return threads
-    return replace(threads, target=target, draft=(draft,), beside=beside)
+    return replace(threads, target=target, draft=(draft,), concurrent=concurrent)
 
 
 def follows_cores(config: EngineConfig) -> bool:
@@ -129,7 +129,7 @@ def within(threads: ThreadConfig, n_cores: int) -> ThreadConfig:
     """`threads`, of which at most `n_cores` compute at once (0: no limit); beside each other, at least one for each."""
     if not n_cores:
         return threads
-    target, draft = threads.beside
+    target, draft = threads.concurrent
     if target + draft > n_cores:
         draft = max(1, draft * n_cores // (target + draft))
         target = max(1, n_cores - draft)
@@ -138,17 +138,17 @@ def within(threads: ThreadConfig, n_cores: int) -> ThreadConfig:
         target=min(threads.target, n_cores),
         target_batch=min(threads.target_batch, n_cores),
         draft=tuple(sorted({min(n, n_cores) for n in threads.draft})),
-        beside=(target, draft),
+        concurrent=(target, draft),
     )
 
 
-def check_threads(threads: ThreadConfig, *, beside: bool) -> None:
-    """Warn if more threads than cores would compute at once, `beside` a draft too. Raises as require_threads()."""
-    require_threads(max(threads.target, threads.target_batch) + (threads.beside[1] if beside else 0))
+def check_threads(threads: ThreadConfig, *, concurrent: bool) -> None:
+    """Warn if more threads than cores would compute at once, `concurrent` a draft too. Raises as require_threads()."""
+    require_threads(max(threads.target, threads.target_batch) + (threads.concurrent[1] if concurrent else 0))
     cores = usable_cores()
-    asked = max(threads.target, sum(threads.beside) if beside else 0)
+    asked = max(threads.target, sum(threads.concurrent) if concurrent else 0)
     # A single core is always shared.
-    if asked > max(cores, 1 + beside):
+    if asked > max(cores, 1 + concurrent):
         log.warning("%d threads on %d cores will slow each other down", asked, cores)
 
 

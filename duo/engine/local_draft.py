@@ -49,7 +49,7 @@ class LocalDraft(QueuedDraft):
         self._cache = cache
         self._all_threads = threads
         self._cores = cores or CoresInUse(follows=False)
-        self._beside = threads.beside  # of the draft's thread
+        self._concurrent = threads.concurrent  # of the draft's thread
         self._context = cache.context
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
@@ -63,7 +63,7 @@ class LocalDraft(QueuedDraft):
     @property
     def n_target_threads(self) -> int:
         """See Draft."""
-        return self._threads.target if self._thread is None else self._beside[0]
+        return self._threads.target if self._thread is None else self._concurrent[0]
 
     def begin(self, request: DraftRequest) -> None:
         """See Source. A draft that shares no device with the target starts during the target's prefill."""
@@ -75,7 +75,7 @@ class LocalDraft(QueuedDraft):
         except Exception as error:  # whatever it is, the generation continues
             self._fail(error)
             return
-        if self._all_threads.apart and self.policy.schedule is Schedule.ASYNC:
+        if self._all_threads.separate_devices and self.policy.schedule is Schedule.ASYNC:
             self._start_thread()
 
     def _new_drafter(self, request: DraftRequest) -> Drafter:
@@ -119,7 +119,7 @@ class LocalDraft(QueuedDraft):
             if n := self.policy.probe_size():
                 self._ask(partial(self._probe, n))  # what it shows may change the schedule
         if self.policy.schedule is Schedule.ASYNC:
-            if self._beside != self._threads.beside:
+            if self._concurrent != self._threads.concurrent:
                 self._stop_thread()  # only the thread that decodes may change its number of threads
             self._start_thread()
         return super().propose()
@@ -184,8 +184,8 @@ class LocalDraft(QueuedDraft):
             assert self._drafter is not None
             if self._translated is not None:
                 self._translated.tentative = False
-            self._beside = self._threads.beside
-            n = self._beside[1]
+            self._concurrent = self._threads.concurrent
+            n = self._concurrent[1]
             self._context.set_threads(n, n)
             self._queue.open()
             self._thread = DraftThread(self._drafter, self._queue, self._all_threads.draft_cores)

@@ -64,7 +64,7 @@ class Slot:
         planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
         self.threads = tuned_threads(planned, config, kept)
         is_async = Schedule.ASYNC in schedules_of(self.drafting)
-        check_threads(self.threads, beside=self.can_speculate and is_async)
+        check_threads(self.threads, concurrent=self.can_speculate and is_async)
         on_cpu = CPU in target_on or (draft is not None and CPU in draft_on)
         self.cores = CoresInUse(follows=on_cpu and follows_cores(config))
         # Room for branches in the draft's context: none for a draft with another vocabulary.
@@ -76,7 +76,7 @@ class Slot:
         self.policy.restore_kept(kept.get("policy"))
         n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
         if self.can_speculate and CPU in draft_on:
-            n_busiest = max(n_busiest, sum(self.threads.beside))
+            n_busiest = max(n_busiest, sum(self.threads.concurrent))
         self.recorder = ProfileRecorder(self.policy, n_busiest)
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self.lookup = Lookup() if looks_up else None
@@ -106,7 +106,7 @@ class Slot:
         return policy_for(
             drafting if self.n_branches else replace(drafting, branches=0),
             self.threads.draft,
-            separate_devices=self.threads.apart,
+            separate_devices=self.threads.separate_devices,
             aborts=self.draft_model is None or self.draft_model.places == {CPU},
         )
 
@@ -168,7 +168,7 @@ class Slot:
                 warm_up(draft, self.draft_model, 2)
                 self.policy.use_cores(self.cores.limit)
                 time_draft(draft, self.draft_model, threads.draft, self.policy)
-                draft.set_threads(threads.beside[1], threads.beside[1])
+                draft.set_threads(threads.concurrent[1], threads.concurrent[1])
                 time_branches(draft, self.draft_model, self.policy)
         finally:
             with self._lock:

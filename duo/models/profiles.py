@@ -30,7 +30,7 @@ class TunedThreads(TypedDict):
 
     target: _Threads
     draft: _Threads
-    beside: tuple[_Threads, _Threads]
+    concurrent: tuple[_Threads, _Threads]
 
 
 class KeyModel(msgspec.Struct, frozen=True):

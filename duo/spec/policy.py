@@ -157,7 +157,7 @@ class Policy(Learner):
             acceptance=self.calibration.mean,
             scored=self.calibration.n_scored,
             ranks=self.calibration.ranks,
-            most_gain=self.max_gain(),
+            max_gain=self.max_gain(),
             alone_ms=AloneTimes(
                 1000 * alone.alone_here_s() or None if self.is_steady else None, 1000 * alone.target(1).before or None
             ),

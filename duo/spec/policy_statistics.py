@@ -15,7 +15,7 @@ class ByCondition(Generic[T]):
     """What differs between the schedules sync and off, and async."""
 
     alone: T
-    beside: T
+    concurrent: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PolicyStatistics:
     acceptance: float
     scored: int  # candidates that it is known from, earlier runs included
     ranks: tuple[float, ...]
-    most_gain: float | None
+    max_gain: float | None
     alone_ms: AloneTimes
     target_ms: ByCondition[dict[int, float]]  # T(n) that were measured in this run
     draft_ms: ByCondition[float | None]

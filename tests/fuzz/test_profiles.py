@@ -106,7 +106,7 @@ def learned() -> dict[str, Any]:
     """What a run and a tuning have learned."""
     policy = Policy(4, 8)
     replay(policy, MACHINE, constant(0.8), 500)
-    return {"policy": policy.state(), "threads": {"target": 1, "draft": 1, "beside": [1, 1]}}
+    return {"policy": policy.state(), "threads": {"target": 1, "draft": 1, "concurrent": [1, 1]}}
 
 
 @batches(2000)
@@ -181,10 +181,10 @@ def test_damaged_statistics_for_plan(tmp_path: Path, numbers: range, capsys: pyt
     """Predicted from, or refused."""
     curve, path = [100.0 + i for i in range(17)], tmp_path / "run.json"
     policy = {
-        "curve_ms": {"alone": curve, "beside": curve},
-        "draft_ms": {"alone": 10.0, "beside": 12.0},
+        "curve_ms": {"alone": curve, "concurrent": curve},
+        "draft_ms": {"alone": 10.0, "concurrent": 12.0},
         "pair_ms": 13.0,
-        "measured": {"alone": [1, 4], "beside": []},
+        "measured": {"alone": [1, 4], "concurrent": []},
     }
     for draw in map(dice, numbers):
         path.write_bytes(variant(draw, {"policy": {**policy, "acceptance": 0.7}}))

@@ -89,15 +89,15 @@ RUNS = {
     "a policy that has learned nothing": replace(
         made(generation={"tokens_by_schedule": {}}), policy=Policy(4, 8).statistics()
     ),
-    "a draft that was only probed": made(draft={"drafted": 0}, policy=SLOW | {"most_gain": 1.01}),
+    "a draft that was only probed": made(draft={"drafted": 0}, policy=SLOW | {"max_gain": 1.01}),
     "a draft that was only probed, and failed": made(draft={"drafted": 0, "error": "out of memory"}, policy=SLOW),
     "the schedule was given": made(draft=None, schedule="off"),
 }
 
-_UNSURE: dict[str, Any] = {"forecast_tokens_per_s": {}, "most_gain": None, "schedule": OFF}
+_UNSURE: dict[str, Any] = {"forecast_tokens_per_s": {}, "max_gain": None, "schedule": OFF}
 NOT_USED = {
-    "nothing to gain": SLOW | {"most_gain": 1.0},
-    "slower by the forecast": SLOW | {"most_gain": 1.2},
+    "nothing to gain": SLOW | {"max_gain": 1.0},
+    "slower by the forecast": SLOW | {"max_gain": 1.2},
     "nothing is known": _UNSURE,
 }
 
@@ -130,7 +130,7 @@ GAINS = {
     "better": made(generation=ALONE, policy=_costs(_CHEAP, 10.0, 0.1)),
     "smaller and better": made(generation=ALONE, policy=_costs(_CHEAP, 90.0, 0.1)),
     "elsewhere": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6)),
-    "much smaller, on its own device": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), apart=True),
+    "much smaller, on its own device": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), separate_devices=True),
     "exchanged": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), is_draft_larger=True),
     "none": made(generation=ALONE, policy=_costs(_DEAR, 25.0, 0.6)),
     "unknown times": made(generation=ALONE, policy=SLOW | {"curve_ms": ByCondition(None, None)}),
@@ -163,7 +163,7 @@ COMPARED = {
     "the end of another": (made(), alone(TOKENS[:4])),
     "slower by the forecast": (_chose({"off": 15}, _forecast(9.0)), alone()),
     "both": (_chose({"sync": 3, "off": 12}, _forecast(10.2)), alone()),
-    "not used": (_chose({"off": 15}, _forecast(9.0) | {"most_gain": 1.01}, None), alone()),
+    "not used": (_chose({"off": 15}, _forecast(9.0) | {"max_gain": 1.01}, None), alone()),
     "not tried": (_chose({"off": 15}, {"forecast_tokens_per_s": {}, "schedule": OFF}), alone()),
     "a draft that failed": (_chose({"off": 15}, _forecast(9.0), {"error": "out of memory"}), alone()),
     "lookup": (made(generation=ALONE | {"tokens_per_s": 15.0}, draft=None, lookup=LOOKUP), alone()),

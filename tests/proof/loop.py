@@ -30,7 +30,7 @@ from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableC
 from tests.unit.engine.helpers import Unthreaded
 
 PROMPT = [0, 0, 0]
-THREADS = ThreadConfig(target=1, target_batch=1, draft=(1,), beside=(1, 1))
+THREADS = ThreadConfig(target=1, target_batch=1, draft=(1,), concurrent=(1, 1))
 
 
 class Priced(Policy):
@@ -129,12 +129,12 @@ def write(case: Case) -> tuple[list[int], int]:
         cache = Cache(TableContext(DRAFTS[case.draft], case.branches))
         local = (LocalDraft if case.threads else Unthreaded)(cache, policy, THREADS)
     if isinstance(local, Unthreaded):
-        beside, dice = local, random.Random(5)
+        drafting, dice = local, random.Random(5)
 
         def draft_some() -> None:
             for _ in range(dice.randrange(4)):
-                if policy.schedule is Schedule.ASYNC and beside.queue.may_draft:
-                    beside.drafter.step()
+                if policy.schedule is Schedule.ASYNC and drafting.queue.may_draft:
+                    drafting.drafter.step()
 
         target.during = draft_some
     alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None

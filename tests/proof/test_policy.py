@@ -88,7 +88,7 @@ def seconds_of(machine: Machine, guesses: Guesses, ends: Sequence[int]) -> list[
 @pytest.mark.parametrize(
     ("machine", "bar"),
     [(SEPARATE, 0.95), (FAST_DRAFT, 0.95), (TWO_CORES, 0.92)],  # the last can probe such a draft only rarely
-    ids=["apart", "fast draft", "two cores"],
+    ids=["separate_devices", "fast draft", "two cores"],
 )
 def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(machine: Machine, bar: float) -> None:
     """Where the draft becomes better, it has to prefill what was written without it."""

@@ -35,7 +35,7 @@ def back(options: BackOptions) -> int:
     token = back_token(options.token, options.token_file, "--token")
     config = replace(options.engine, n_ubatch=DRAFT_BATCH)
     threads = plan_threads(config, drafting=False)
-    check_threads(threads, beside=False)
+    check_threads(threads, concurrent=False)
     model_config, _ = fit(_model_config(options), None, expected_context(config), name="draft")
     cores = CoresInUse() if follows_cores(config) else None
     spare = config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1)

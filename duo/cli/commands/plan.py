@@ -144,27 +144,27 @@ def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
         return replace(pair.machine, latency_s=latency_s or pair.machine.latency_s), n_all
     if options.target_ms and options.table:
         raise UsageError("--target-ms and --table both give the target's times: use only one")
-    alone, beside, drafts = dict[int, float](), dict[int, float](), dict[int, float]()
+    alone, concurrent, drafts = dict[int, float](), dict[int, float](), dict[int, float]()
     draft_ms, pair_ms, n_known = 0.0, 0.0, n_all
     if run:
-        by_sequences = run.draft_ms_by_sequences or [run.draft_ms.beside]
-        alone, beside, drafts = (
-            dict(enumerate(ms, 1)) for ms in (run.curve_ms.alone, run.curve_ms.beside, by_sequences)
+        by_sequences = run.draft_ms_by_sequences or [run.draft_ms.concurrent]
+        alone, concurrent, drafts = (
+            dict(enumerate(ms, 1)) for ms in (run.curve_ms.alone, run.curve_ms.concurrent, by_sequences)
         )
         draft_ms, pair_ms = run.draft_ms.alone, run.pair_ms or 0.0
         n_known = max(run.measured.alone if run.measured else alone, default=1)
     if options.table or options.target_ms:
-        alone = beside = _read_table(options.table) if options.table else _times(options.target_ms, "--target-ms")
+        alone = concurrent = _read_table(options.table) if options.table else _times(options.target_ms, "--target-ms")
         n_known = max(alone) if len(alone) > 1 else n_all
     if options.draft_ms:
         drafts, pair_ms = _times(options.draft_ms, "--draft-ms"), 0.0
         draft_ms = drafts[1]
-    if not alone or not beside or not drafts:
+    if not alone or not concurrent or not drafts:
         raise UsageError("missing values: add --target-ms or --table, and --draft-ms, or --machine, or --json of a run")
     branch_s = curve(drafts, MAX_BRANCHES + 1) if len(drafts) > 1 else ()
-    target_s, beside_s = curve(alone, n_all), curve(beside, n_all)
+    target_s, concurrent_s = curve(alone, n_all), curve(concurrent, n_all)
     pair_s = (options.draft_pair_ms or pair_ms) / 1000
-    machine = Machine(target_s, draft_ms / 1000, beside_s, drafts[1] / 1000, pair_s=pair_s, branch_s=branch_s)
+    machine = Machine(target_s, draft_ms / 1000, concurrent_s, drafts[1] / 1000, pair_s=pair_s, branch_s=branch_s)
     return replace(machine, latency_s=latency_s), n_known
 
 

@@ -206,9 +206,9 @@ def _trace(options: RunOptions, metrics: Metrics, slot: Slot) -> TraceFile | Non
         "draft": slot.draft_model.path.name if slot.draft_model is not None else None,
         "schedule": options.engine.schedule,
         "cores": usable_cores(),
-        "threads": {"target": slot.threads.target, "beside": slot.threads.beside},
+        "threads": {"target": slot.threads.target, "concurrent": slot.threads.concurrent},
         # A remote draft may run on this machine: only the times can tell.
-        "apart": slot.threads.apart if slot.draft_model is not None else None,
+        "separate_devices": slot.threads.separate_devices if slot.draft_model is not None else None,
     }
     with blame("--trace", options.trace):
         return TraceFile(options.trace, metrics, about)

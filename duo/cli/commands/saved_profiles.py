@@ -117,7 +117,7 @@ def _place(model: KeyModel, key: Key) -> str:
 def _threads(one: SavedProfile, key: Key) -> str:
     """The numbers of threads: found by `duo tune`, given by the user, or duo's defaults."""
     if tuned := kept_threads(one.document).get("threads"):
-        return "tuned {target}/{draft} {beside[0]}+{beside[1]}".format(**tuned)
+        return "tuned {target}/{draft} {concurrent[0]}+{concurrent[1]}".format(**tuned)
     given = [f"{name} {n}" for name, n in zip(("-t", "-td"), key.options, strict=False) if n]
     return " ".join(given) or "auto"
 

@@ -36,7 +36,7 @@ class Tuned(NamedTuple):
 
     target: int
     draft: int
-    beside: tuple[int, int]  # of target and draft when concurrent
+    concurrent: tuple[int, int]  # of target and draft when concurrent
     policy: Policy
     prospects: Prospects
 
@@ -78,7 +78,7 @@ def _tune_pair(options: TuneOptions) -> int:
     tuned = choose(measured)
     result: ProfileDocument = {
         "policy": tuned.policy.state(),
-        "threads": {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside},
+        "threads": {"target": tuned.target, "draft": tuned.draft, "concurrent": tuned.concurrent},
     }
     said = [*describe(measured), "", *render(tuned.prospects), "", *advise(measured, tuned)]
     if measured.doubts:
@@ -121,7 +121,7 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
             f"target's time, and {100 * measured.acceptance:.0f} % are accepted.",
             "Options: --schedule off, or omit -md",
         ]
-    words, threads = "concurrently", tuned.beside
+    words, threads = "concurrently", tuned.concurrent
     if best is Schedule.SYNC:
         words, threads = "sequentially", tuned[:2]
     gain, saved = rates[best] / rates[Schedule.OFF], "" if measured.doubts else ", as saved"

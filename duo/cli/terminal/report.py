@@ -40,7 +40,7 @@ class RunStatistics:
     cores: dict[str, int]  # for the threads of the models: all, now, and the fewest that other programs have left
     policy: PolicyStatistics | None  # None: nothing was to be decided
     schedule: str = "auto"  # --schedule
-    apart: bool = False  # the draft has hardware of its own
+    separate_devices: bool = False  # the draft has hardware of its own
     n_others: float = 0.0  # cores that other programs used, if that disturbed the run
     is_draft_larger: bool = False  # than the target
 
@@ -56,7 +56,7 @@ class RunStatistics:
             {"all": cores.n_cores, "now": cores.limit or cores.n_cores, "fewest": cores.fewest},
             None if policy is None else policy.statistics(),
             slot.config.schedule,
-            slot.threads.apart or slot.remote is not None,
+            slot.threads.separate_devices or slot.remote is not None,
             slot.recorder.n_others,
             draft is not None and draft.n_bytes > slot.target.n_bytes,
         )
@@ -149,7 +149,7 @@ def why_no_gain(run: RunStatistics) -> str:
     rates = dict(policy.forecast_tokens_per_s)
     alone, best = rates.pop(Schedule.OFF, 0.0), max(rates.values(), default=0.0)
     excellent = f"{100 * DEFAULT.excellent:.0f} %"
-    is_hopeless = draft is None and policy.most_gain is not None and policy.most_gain <= 1 + DEFAULT.least_gain
+    is_hopeless = draft is None and policy.max_gain is not None and policy.max_gain <= 1 + DEFAULT.least_gain
     reasons = (
         (not policy.has_draft, "lookup did not pay here"),
         (run.schedule == Schedule.OFF.value, "--schedule off"),
@@ -159,13 +159,15 @@ def why_no_gain(run: RunStatistics) -> str:
         (best >= (1 + CLOSE) * alone, "the draft came too late to pay; a longer text, or the next, may be faster"),
         (run.is_draft_larger, "the draft is larger than the target: are -m and -md exchanged?"),
     )
-    return next((words for applies, words in reasons if applies), "") or _remedy(policy, is_apart=run.apart)
+    return next((words for applies, words in reasons if applies), "") or _remedy(
+        policy, separate_devices=run.separate_devices
+    )
 
 
-def _remedy(policy: PolicyStatistics, *, is_apart: bool) -> str:
+def _remedy(policy: PolicyStatistics, *, separate_devices: bool) -> str:
     """What the draft lacks, and what would help by the forecasts."""
     said, curve = "the draft did not pay here", policy.curve_ms.alone
-    draft_ms = policy.draft_ms.alone or policy.draft_ms.beside
+    draft_ms = policy.draft_ms.alone or policy.draft_ms.concurrent
     if not curve or not draft_ms:
         return said
     pair = max(1.0, (policy.pair_ms or 0.0) / draft_ms or assumed(DEFAULT.pair, 0.0))
@@ -179,7 +181,11 @@ def _remedy(policy: PolicyStatistics, *, is_apart: bool) -> str:
         (1 / _SMALLER, policy.acceptance, "a smaller one (duo tune)"),
         (1.0, DEFAULT.excellent, "one more like the target (duo tune)"),
         (1 / _SMALLER, DEFAULT.excellent, "a smaller and better one (duo tune)"),
-        (0.0, policy.acceptance, "a much smaller one" if is_apart else "another device (-devd) or machine (duo back)"),
+        (
+            0.0,
+            policy.acceptance,
+            "a much smaller one" if separate_devices else "another device (-devd) or machine (duo back)",
+        ),
     )
     advice = next((advice for times, share, advice in trials if gains(times, share)), "the target alone (omit -md)")
     needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"

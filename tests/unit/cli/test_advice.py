@@ -39,7 +39,7 @@ def advice(found: Measurements) -> tuple[str, str, str]:
 
 
 def threads(tuned: Tuned) -> tuple[int, int, tuple[int, int]]:
-    return tuned.target, tuned.draft, tuned.beside
+    return tuned.target, tuned.draft, tuned.concurrent
 
 
 def test_the_fastest_numbers_of_threads_are_chosen() -> None:

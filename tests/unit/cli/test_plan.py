@@ -28,8 +28,8 @@ REST = ("--draft-ms", "25", "--accept", "0.8")
 
 # All that is read of a run's statistics.
 POLICY: dict[str, Any] = {
-    "curve_ms": {"alone": [10.0, 11.0, 12.0], "beside": [12.0, 12.0, 12.0]},
-    "draft_ms": {"alone": 2.0, "beside": 3.0},
+    "curve_ms": {"alone": [10.0, 11.0, 12.0], "concurrent": [12.0, 12.0, 12.0]},
+    "draft_ms": {"alone": 2.0, "concurrent": 3.0},
     "acceptance": 0.5,
 }
 
@@ -209,9 +209,9 @@ def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
 def test_damaged_statistics(tmp_path: Path) -> None:
     """tests/fuzz has many more."""
     damages: list[dict[str, Any]] = [
-        {"draft_ms": {"alone": 2.0, "beside": 0}}, {"draft_ms": {"alone": 2.0}}, {"acceptance": 1.5},
-        {"curve_ms": {"alone": [], "beside": []}}, {"curve_ms": {"alone": [-1.0], "beside": [1.0]}},
-        {"curve_ms": None}, {"pair_ms": 0.0}, {"measured": {"alone": ["x"], "beside": []}}, {"ranks": ["x"]},
+        {"draft_ms": {"alone": 2.0, "concurrent": 0}}, {"draft_ms": {"alone": 2.0}}, {"acceptance": 1.5},
+        {"curve_ms": {"alone": [], "concurrent": []}}, {"curve_ms": {"alone": [-1.0], "concurrent": [1.0]}},
+        {"curve_ms": None}, {"pair_ms": 0.0}, {"measured": {"alone": ["x"], "concurrent": []}}, {"ranks": ["x"]},
         {"draft_ms_by_sequences": [0.0]},
     ]  # fmt: skip
     for figures in damages:

@@ -27,10 +27,10 @@ KEYS = {
     "cores": "all now fewest",
     "sampling": "temperature seed mode",
     "policy": "schedule schedules changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance scored "
-    "most_gain target_ms draft_ms draft_ms_by_sequences alone_ms curve_ms latency_ms n_branches ranks measured pair_ms",
+    "max_gain target_ms draft_ms draft_ms_by_sequences alone_ms curve_ms latency_ms n_branches ranks measured pair_ms",
     "versions": "duo llama-cpp-python llama.cpp numpy",
     "models": "target draft",
-    "threads": "target target_batch draft beside cores draft_cores apart",
+    "threads": "target target_batch draft concurrent cores draft_cores separate_devices",
 }
 MODEL_KEYS = "path name description bytes params layers quantisation vocabulary trained_context"
 

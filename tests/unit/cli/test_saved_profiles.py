@@ -66,7 +66,7 @@ def tune(*arguments: str | Path) -> Run:
 def test_the_list(save: Save) -> None:
     pair = save("large.gguf", "small.gguf", when=86_400)
     alone = save("large.gguf", when=0, options=(4, None))
-    tuned = save("large.gguf", "tiny.gguf", when=2 * 86_400, threads={"target": 2, "draft": 1, "beside": [1, 1]})
+    tuned = save("large.gguf", "tiny.gguf", when=2 * 86_400, threads={"target": 2, "draft": 1, "concurrent": [1, 1]})
     run = tune("--list")
     assert (run.status, run.stderr) == (0, "")
     head, *rows, empty, where = [" ".join(line.split()) for line in run.text.splitlines()]

@@ -61,21 +61,22 @@ def test_invalid_ranges_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "threads",
     [
-        7, {"target": 1}, {"target": True, "draft": 1, "beside": [1, 1]}, {"target": 0, "draft": 1, "beside": [1, 1]},
-        {"target": 1, "draft": 1, "beside": [1, 1, 1]}, {"target": 1, "draft": 1, "beside": 7},
-        {"target": 1, "draft": 1, "beside": [10**9, 1]}, {"target": math.inf, "draft": 1, "beside": [1, 1]},
+        7, {"target": 1}, {"target": True, "draft": 1, "concurrent": [1, 1]},
+        {"target": 0, "draft": 1, "concurrent": [1, 1]},
+        {"target": 1, "draft": 1, "concurrent": [1, 1, 1]}, {"target": 1, "draft": 1, "concurrent": 7},
+        {"target": 1, "draft": 1, "concurrent": [10**9, 1]}, {"target": math.inf, "draft": 1, "concurrent": [1, 1]},
     ],
 )  # fmt: skip
 def test_damaged_threads_are_ignored(threads: Any) -> None:
     assert tuned_threads(THREADS, EngineConfig(), {"threads": threads}) == THREADS
-    if not isinstance(threads, dict) or threads.get("beside") != [10**9, 1]:  # another machine may have as many
+    if not isinstance(threads, dict) or threads.get("concurrent") != [10**9, 1]:  # another machine may have as many
         assert kept_threads({"threads": threads}) == {}, "is not saved again"
 
 
 def test_tuned_threads_are_used_unless_the_user_names_some() -> None:
-    kept: ProfileDocument = {"threads": {"target": 1, "draft": 1, "beside": (1, 1)}}
+    kept: ProfileDocument = {"threads": {"target": 1, "draft": 1, "concurrent": (1, 1)}}
     tuned = tuned_threads(THREADS, EngineConfig(), kept)
-    assert (tuned.target, tuned.draft, tuned.beside) == (1, (1,), (1, 1))
+    assert (tuned.target, tuned.draft, tuned.concurrent) == (1, (1,), (1, 1))
     assert tuned.target_batch == THREADS.target_batch
     for config in (EngineConfig(n_threads=2), EngineConfig(draft_n_threads=2)):
         assert tuned_threads(THREADS, config, kept) == THREADS
@@ -94,7 +95,7 @@ def test_threads_that_the_system_does_not_start(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     with pytest.raises(UsageError, match=r"^n_threads: 9 threads are needed, and .* this process start 7 ") as raised:
-        check_threads(THREADS, beside=True)
+        check_threads(THREADS, concurrent=True)
     assert raised.value.parameter == "n_threads"
     assert threading.active_count() == before
     started.clear()
@@ -102,8 +103,8 @@ def test_threads_that_the_system_does_not_start(monkeypatch: pytest.MonkeyPatch)
     assert threading.active_count() == before
 
 
-def config(target: int, beside: tuple[int, int], draft: tuple[int, ...] = (1,)) -> ThreadConfig:
-    return ThreadConfig(target, target, draft, beside)
+def config(target: int, concurrent: tuple[int, int], draft: tuple[int, ...] = (1,)) -> ThreadConfig:
+    return ThreadConfig(target, target, draft, concurrent)
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,12 @@ def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -
 
 
 @pytest.mark.parametrize(
-    ("schedule", "apart", "n_alive"), [(ASYNC, False, 0), (SYNC, False, 0), (SYNC, True, 0), (ASYNC, True, 1)]
+    ("schedule", "separate_devices", "n_alive"),
+    [(ASYNC, False, 0), (SYNC, False, 0), (SYNC, True, 0), (ASYNC, True, 1)],
 )
-def test_prefill_is_concurrent_only_on_separate_hardware(schedule: Schedule, apart: bool, n_alive: int) -> None:
+def test_prefill_is_concurrent_only_on_separate_hardware(
+    schedule: Schedule, separate_devices: bool, n_alive: int
+) -> None:
     prompt = [token % N_VOCAB for token in range(20)]
     counts: list[tuple[int, bool]] = []
     target, draft = FakeContext(n_batch=4), FakeContext(n_batch=4)
@@ -101,12 +104,12 @@ def test_prefill_is_concurrent_only_on_separate_hardware(schedule: Schedule, apa
             counts.append((len(draft_threads()), bool(draft.batches)))
 
     target.during = during
-    threads = replace(THREADS, apart=apart)
+    threads = replace(THREADS, separate_devices=separate_devices)
     generation = make_generation(target, draft, make_ending(N), Eager(3, 6, schedule), threads, prompt=prompt)
     assert run(generation) == text_after(prompt, N)
     assert counts == [(n_alive, bool(n_alive))] * 5
     assert target.teams[0] == 0
-    assert target.teams[-1] == (THREADS.beside[0] if schedule is ASYNC else THREADS.target)
+    assert target.teams[-1] == (THREADS.concurrent[0] if schedule is ASYNC else THREADS.target)
 
 
 # Drafts that end

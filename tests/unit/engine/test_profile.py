@@ -106,7 +106,7 @@ def test_the_times_of_a_target_are_those_of_its_last_run_with_any_draft(
 
 
 def test_another_number_of_threads_is_not_shared(models: list[ModelConfig]) -> None:
-    save(models, {1: 0.1}, 0.01, threads={"target": 99, "draft": 1, "beside": [1, 1]})
+    save(models, {1: 0.1}, 0.01, threads={"target": 99, "draft": 1, "concurrent": [1, 1]})
     assert not kept(models[:1]).alone.target_s(1)
     assert kept(models).alone.target_s(1) == 0.1
 

@@ -15,7 +15,7 @@ from duo.models.profiles import Key, KeyModel, Profile, profiles_dir
 OTHER_KEY = Key((), ("CPU",), 2, (), ())
 KEY = Key((KeyModel("a.gguf", 7, -1, None, ()),), ("CPU",), 2, ("1", "2", "CPU", ""), (None, 4, (0, 1)))
 NEW: Any = {"policy": {"new": 1}}
-LEARNED: Any = {"policy": {"draft_s": {"1": 0.025}}, "threads": {"beside": [1, 1]}}
+LEARNED: Any = {"policy": {"draft_s": {"1": 0.025}}, "threads": {"concurrent": [1, 1]}}
 
 
 @pytest.fixture(autouse=True)

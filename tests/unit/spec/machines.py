@@ -41,7 +41,7 @@ TWO_CORES = Machine(  # a target that a concurrent draft slows down: SmolLM2 F32
     0.003,
 )
 MACHINES = pytest.mark.parametrize(
-    "machine", [SEPARATE, FAST_DRAFT, TWO_CORES], ids=["apart", "fast draft", "two cores"]
+    "machine", [SEPARATE, FAST_DRAFT, TWO_CORES], ids=["separate_devices", "fast draft", "two cores"]
 )
 
 
@@ -88,9 +88,9 @@ def random_case(seed: int) -> Case:
     for _ in range(N_MAX):
         curve.append(max(curve[0], curve[-1] + curve[0] * _rise(kind, dice)))
     slower = dice.uniform(1, 1.6)
-    beside = tuple(seconds * slower * dice.uniform(0.95, 1.05) for seconds in curve)
+    concurrent = tuple(seconds * slower * dice.uniform(0.95, 1.05) for seconds in curve)
     draft_s = curve[0] * math.exp(dice.uniform(math.log(0.02), math.log(2)))
-    machine = Machine(tuple(curve), draft_s, beside, draft_s * dice.uniform(1, 1.6), draft_s / 4)
+    machine = Machine(tuple(curve), draft_s, concurrent, draft_s * dice.uniform(1, 1.6), draft_s / 4)
     return Case(machine, dice.uniform(0, 0.95))
 
 

@@ -83,7 +83,7 @@ def test_statistics_are_json(learned: dict[str, Policy]) -> None:
     found = json.loads(json.dumps(asdict(learned["two cores"].statistics())))
     assert found["schedule"] == "sync"
     assert found["target_ms"]["alone"]["1"] == pytest.approx(54)
-    assert found["draft_ms"] == pytest.approx({"alone": 17.3, "beside": 26})
+    assert found["draft_ms"] == pytest.approx({"alone": 17.3, "concurrent": 26})
     assert (found["pair_ms"], found["curve_ms"]["alone"][0]) == pytest.approx((20.3, 54))
     assert set(found["measured"]["alone"]) >= {1, 4}
     assert found["acceptance"] == pytest.approx(0.9, abs=0.1)
