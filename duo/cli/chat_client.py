@@ -133,20 +133,13 @@ class _Reading:
 
 
 class Server:
-    """A server; `model` defaults to its first, and `settings` are sent with every request.
-
-    With `marks`, a lead is asked what wrote the characters of its answers.
-    """
+    """A server; `model` defaults to its first, `settings` go with every request, `marks` asks a lead for sources."""
 
     def __init__(
         self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any], marks: bool = False,
-        silence_s: float = _SILENCE_S,
+        silence_s: float = _SILENCE_S,  # after which an answer is given up
     ) -> None:  # fmt: skip
-        """`silence_s`: after which an answer is given up.
-
-        Raises UsageError for an invalid URL or key, and ServerError if the environment names a proxy or certificates
-        that cannot be used.
-        """
+        """Raises UsageError for an invalid URL or key, ServerError for a proxy or certificates that cannot be used."""
         parsed = _parse_url(url)
         self.name = str(parsed.copy_with(userinfo=b"")).rstrip("/")
         if key and not re.fullmatch(r"[!-~]+", key):

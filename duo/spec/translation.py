@@ -58,14 +58,11 @@ class Offered(NamedTuple):
 
 
 class TranslatedUpdate(NamedTuple):
-    """What the draft must know: the last `n_replaced` tokens told to it are replaced, and `tokens` follow.
-
-    `is_open`: the last of these ends within a word, or may do so, where the target's tokens were another.
-    """
+    """What the draft must know: the last `n_replaced` tokens told to it are replaced, and `tokens` follow."""
 
     n_replaced: int
     tokens: list[int]
-    is_open: bool
+    is_open: bool  # the last of these ends within a word, or may do so, where the target's tokens were another
 
 
 class Translator:
@@ -74,10 +71,7 @@ class Translator:
     def __init__(
         self, target: Tokenizer, draft: Tokenizer, n_prompt: int, prompt: Sequence[int], rest: bytes = b""
     ) -> None:
-        """`prompt`: the first `n_prompt` target tokens, in the draft's tokens except for their last bytes, `rest`.
-
-        accept() will be called with them first.
-        """
+        """`prompt`: the first `n_prompt` target tokens, which accept() gets first, in the draft's, but for `rest`."""
         self._target, self._draft = target, draft
         self._prompt = list(prompt)  # until the draft was told of it
         self._n_prompt = n_prompt
@@ -216,10 +210,7 @@ class Translator:
         self._offered, self._previous, self._n_stable = [], [], 0
 
     def _boundary(self, n_common: int) -> int:
-        """How many of the draft's tokens to keep where the accepted text leaves the draft's after `n_common` bytes.
-
-        As many as there are before the last word, or without a word at most _SPAN bytes fewer than agree.
-        """
+        """How many of the draft's tokens to keep if `n_common` bytes agree: those before the last word, or _SPAN."""
         found = None
         for i in range(self._n_within(n_common), -1, -1):
             at = self._offset(i)
