@@ -139,23 +139,6 @@ def tiny_llama(
     return model.finish()
 
 
-def with_chat_template(source: Path, path: Path, template: str) -> Path:
-    """A copy of a model with another chat template."""
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
-    for name, field in reader.fields.items():
-        if not name.startswith("GGUF.") and name not in ("general.architecture", "tokenizer.chat_template"):
-            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if field.types[1:] else None)
-    writer.add_chat_template(template)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def tiny_bpe(path: Path, pre: str) -> Path:
     """Only a vocabulary: one token for each byte, and a pre-tokeniser of llama.cpp."""
     model = _Model(path, "llama")

@@ -20,7 +20,7 @@ from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.chat_template import ChatTemplate, Messages, Tools
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from duo.spec.types import Step, TokenLogprobs
+from duo.spec.types import Step, TokenLogprobs, common_prefix
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 N_VOCAB = FIRST_BYTE + 256
@@ -121,7 +121,7 @@ class ScriptedSlot:
         self._running = request
         self.requests.append(request)
         metrics.n_prompt = len(prompt)
-        request.n_cached = self._n_cached(prompt)
+        request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)
         began = time.perf_counter()
         metrics.decoded(began, time.perf_counter(), len(prompt))
         ending = Ending(stop, self.target.piece, lambda token: token == EOS)
@@ -165,11 +165,6 @@ class ScriptedSlot:
         while n >= self._n_free and not self._go_on.wait(0.002) and not request.cancelled.is_set():
             pass
         return request.cancelled.is_set()
-
-    def _n_cached(self, prompt: Sequence[int]) -> int:
-        pairs = enumerate(zip(prompt, self._cached, strict=False))
-        same = next((i for i, (a, b) in pairs if a != b), min(len(prompt), len(self._cached)))
-        return min(same, len(prompt) - 1)
 
 
 def _logprobs(tokens: Sequence[int], n: int | None) -> tuple[TokenLogprobs, ...]:

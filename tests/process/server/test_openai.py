@@ -13,7 +13,7 @@ import pytest
 
 from tests.chat_templates import HERMES
 from tests.command import ONE_EACH, duo
-from tests.gguf_files import with_chat_template
+from tests.gguf_head import Head
 from tests.serving import PATIENCE_S, LeadProcess, wait_until
 
 PARIS = "The capital of France is"
@@ -146,7 +146,8 @@ def test_calls_of_a_tool_are_constrained(demo_pair: tuple[Path, Path], tmp_path:
         "required": ["city"],
         "$defs": {"City": {"enum": cities}},
     }
-    target = with_chat_template(demo_pair[1], tmp_path / "hermes.gguf", HERMES)
+    changed = Head.read(demo_pair[1]).set("tokenizer.chat_template", HERMES.encode())
+    target = changed.write(tmp_path / "hermes.gguf")
     tools = [{"type": "function", "function": {"name": "get_weather", "description": "It", "parameters": weather}}]
     named = {"type": "function", "function": {"name": "get_weather"}}
     quiet = {"tool_choice": named, "extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.clock import Clock
 from duo.engine.decoder import Cache
-from duo.engine.draft import Draft, DraftRequest, TextSource
+from duo.engine.draft import Draft, DraftRequest
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Generation, Sources
@@ -21,7 +21,6 @@ from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import Ending
 from duo.spec.calibration import Lookahead
-from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
@@ -130,8 +129,8 @@ class Limited(CoresInUse):
 
     def __init__(self, *limits: int) -> None:
         super().__init__()
-        self._script = iter(limits)
-        self._now = next(self._script)
+        self._now, *rest = limits
+        self._script = iter(rest)
 
     @property
     def limit(self) -> int:
@@ -145,27 +144,25 @@ class Limited(CoresInUse):
 
 
 class Writing(Generation):
-    """A generation, its metrics and its local draft."""
+    """A generation, its metrics and its local draft, of which a context may be given."""
 
     def __init__(
         self,
         target: FakeContext,
-        local: LocalDraft | None,
+        draft: FakeContext | LocalDraft | None,
         ending: Ending,
+        policy: Policy | None = None,
         threads: ThreadConfig = THREADS,
+        cores: CoresInUse | None = None,
         prompt: Sequence[int] = PROMPT,
         on_prompt: Callable[[int], None] = lambda _: None,
         remote: ConnectedDrafts | None = None,
-        alone: Policy | None = None,
         n_logprobs: int | None = None,
-        cores: CoresInUse | None = None,
     ) -> None:
-        """`alone`: the policy while there is no draft; then the text itself is a source, too."""
-        self.metrics = Metrics()
-        self.local = local
-        request = make_request(ending, prompt, self.metrics)
-        others = [TextSource(Lookup(), alone.n_max)] if alone is not None else []
-        sources = Sources(Draft(threads.target, alone), local, remote, others)
+        if isinstance(draft, FakeContext):
+            draft = LocalDraft(Cache(draft), policy or Eager(4, 6), threads, cores=cores)
+        self.metrics, self.local = Metrics(), draft
+        request, sources = make_request(ending, prompt, self.metrics), Sources(Draft(threads.target), draft, remote)
         super().__init__(
             target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0)
         )
@@ -177,19 +174,6 @@ class Writing(Generation):
             if (step := self._step()) is not None:
                 yield step
         self.draft.end()
-
-
-def make_generation(
-    target: FakeContext,
-    draft: FakeContext | None,
-    ending: Ending,
-    policy: Policy | None = None,
-    threads: ThreadConfig = THREADS,
-    cores: CoresInUse | None = None,
-    **more: Any,
-) -> Writing:
-    local = LocalDraft(Cache(draft), policy or Eager(4, 6), threads, cores=cores) if draft is not None else None
-    return Writing(target, local, ending, threads, cores=cores, **more)
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:

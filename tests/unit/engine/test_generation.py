@@ -15,7 +15,7 @@ from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Limited, draft_threads, make_ending, make_generation, run
+from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, run
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -41,7 +41,7 @@ def test_no_more_candidates_are_verified_than_can_be_rolled_back(
     """The fake refuses to roll back more."""
     target = FakeContext(n_batch=32, n_rollback=n_rollback)
     draft = FakeContext(lambda prefix: next_token(prefix, salt))
-    generation = make_generation(target, draft, make_ending(N), Eager(8, 8, schedule))
+    generation = Writing(target, draft, make_ending(N), Eager(8, 8, schedule))
     assert run(generation) == TEXT
     n_verified = max(step.n_candidates for step in generation.metrics.steps)
     assert n_verified == n_rollback if schedule is Schedule.SYNC else n_verified <= n_rollback
@@ -53,7 +53,7 @@ def test_no_more_candidates_are_verified_than_can_be_rolled_back(
 def test_a_long_prompt_is_prefilled_in_batches() -> None:
     target, draft = FakeContext(n_batch=4), FakeContext(n_batch=4)
     prompt, done = [token % N_VOCAB for token in range(50)], list[int]()
-    generation = make_generation(target, draft, make_ending(5), prompt=prompt, on_prompt=done.append)
+    generation = Writing(target, draft, make_ending(5), prompt=prompt, on_prompt=done.append)
     assert run(generation) == text_after(prompt, 5)
     assert done == [4 * i for i in range(1, 13)]
     assert generation.metrics.n_prompt == 50
@@ -70,12 +70,12 @@ def test_a_failure_of_the_target_is_raised(schedule: Schedule) -> None:
         return next_token(prefix)
 
     with pytest.raises(DecodeError, match="the target is dead"):
-        run(make_generation(FakeContext(fail), FakeContext(), make_ending(N), Eager(4, 6, schedule)))
+        run(Writing(FakeContext(fail), FakeContext(), make_ending(N), Eager(4, 6, schedule)))
 
 
 def test_stop_ends_the_text_after_the_present_step_and_an_interruption_the_prefill() -> None:
     stop, written = threading.Event(), list[int]()
-    generation = make_generation(FakeContext(), FakeContext(), make_ending())
+    generation = Writing(FakeContext(), FakeContext(), make_ending())
 
     def put(step: object) -> None:
         written.append(1)
@@ -86,7 +86,7 @@ def test_stop_ends_the_text_after_the_present_step_and_an_interruption_the_prefi
     assert len(written) == 3
     assert generation.metrics.stop == INTERRUPTED
     target = FakeContext(n_batch=1)
-    generation = make_generation(target, FakeContext(), make_ending(N))
+    generation = Writing(target, FakeContext(), make_ending(N))
     target.during = generation.interrupt
     assert run(generation) == []
     assert generation.metrics.stop == INTERRUPTED
@@ -105,7 +105,7 @@ def test_a_full_context_and_the_token_limit_end_the_text(
 ) -> None:
     draft = FakeContext(n_ctx=n_ctx) if with_draft else None
     target = FakeContext(n_ctx=n_ctx, n_batch=32, during=nap)
-    generation = make_generation(target, draft, make_ending(n_predict))
+    generation = Writing(target, draft, make_ending(n_predict))
     assert run(generation) == TEXT[:n]
     assert generation.metrics.stop == stop
 
@@ -137,7 +137,7 @@ def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
         target.was_first = target.batches.count(target.batches[-1]) == 1
 
     target.during = during
-    assert run(make_generation(target, FakeContext(), make_ending(N), policy)) == TEXT
+    assert run(Writing(target, FakeContext(), make_ending(N), policy)) == TEXT
     sizes = Counter(target.batches[1:])  # without the prompt
     assert Counter(n + 1 for n in policy.learned) == sizes - Counter({*sizes})
     assert policy.n_scores == sum(n * (size - 1) for size, n in sizes.items())
@@ -149,7 +149,7 @@ def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
 def test_each_token_that_is_written_has_its_logprobs_and_none_after_the_end(ends: dict[str, Any]) -> None:
     steps: list[Step] = []
     policy = Eager(4, 6, Schedule.SYNC)
-    made = make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(**ends), policy, n_logprobs=2)
+    made = Writing(FakeContext(n_batch=32), FakeContext(), make_ending(**ends), policy, n_logprobs=2)
     tokens = run(made, steps.append)
     assert max(len(step.tokens) for step in steps) > 1
     found = [one for step in steps for one in step.logprobs]
@@ -162,6 +162,6 @@ def test_each_token_that_is_written_has_its_logprobs_and_none_after_the_end(ends
 
 def test_the_targets_threads_are_within_the_free_cores() -> None:
     target = FakeContext()
-    generation = make_generation(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
+    generation = Writing(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
     assert run(generation) == TEXT[:8]
     assert target.teams == [0, 6, 3, 3, 1, 6, 6, 6], "0: the prompt, with those that the context was made with"

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from duo.engine.statistics import DraftStatistics
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
 from duo.spec.schedule import Schedule
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_generation, run, until
+from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, run, until
 
 N = 40
 TEXT = text_after(PROMPT, N)
@@ -31,15 +30,9 @@ def no_thread_is_left() -> Iterator[None]:
 
 def write(target: FakeContext, draft: FakeContext, policy: Eager | None = None, text: Sequence[int] = TEXT) -> Writing:
     """The generation that has written TEXT."""
-    generation = make_generation(target, draft, make_ending(len(text)), policy or Eager(4, 6))
+    generation = Writing(target, draft, make_ending(len(text)), policy or Eager(4, 6))
     assert run(generation) == text
     return generation
-
-
-def statistics(generation: Writing) -> DraftStatistics:
-    found = generation.metrics.statistics().draft
-    assert found is not None
-    return found
 
 
 def scripted(*schedules: Schedule, probes: Sequence[bool] = ()) -> Scripted:
@@ -59,7 +52,7 @@ def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> Non
     assert draft.batches == [len(PROMPT) + 9, 10]
     # Of each batch all that the target wrote is scored, but for a first token.
     assert list(policy.scores) == [(5.0, right)] * (9 + 9)
-    assert statistics(generation).verified == 0
+    assert not any(step.n_candidates for step in generation.metrics.steps)
 
 
 def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -> None:
@@ -105,7 +98,7 @@ def test_prefill_is_concurrent_only_on_separate_hardware(
 
     target.during = during
     threads = replace(THREADS, separate_devices=separate_devices)
-    generation = make_generation(target, draft, make_ending(N), Eager(3, 6, schedule), threads, prompt=prompt)
+    generation = Writing(target, draft, make_ending(N), Eager(3, 6, schedule), threads, prompt=prompt)
     assert run(generation) == text_after(prompt, N)
     assert counts == [(n_alive, bool(n_alive))] * 5
     assert target.teams[0] == 0
@@ -134,7 +127,7 @@ def test_after_a_failure_of_the_draft_the_target_continues_alone(schedule: Sched
     if schedule is ASYNC:
         target.during = lambda: until(lambda: len(target.batches) < 2 or not draft_threads())
     generation = write(target, draft, policy)
-    assert generation.metrics.draft_error == statistics(generation).error == "the draft is dead"
+    assert generation.metrics.draft_error == "the draft is dead"
     assert policy.schedule is generation.metrics.steps[-1].schedule is OFF
     assert len(draft.batches) == n + 1, "it is not asked again"
     assert target.teams[-1] == THREADS.target, "the target has all the threads"
@@ -149,7 +142,7 @@ def test_a_failure_is_logged_and_the_draft_is_used_again_in_the_next_text(caplog
     second = Writing(FakeContext(), first.local, make_ending(N))
     assert run(second) == TEXT
     assert second.metrics.draft_error is None
-    assert statistics(second).accept_rate == 1.0
+    assert second.metrics.statistics().accepted
 
 
 # Interruptions
@@ -169,7 +162,7 @@ def test_an_interrupted_concurrent_draft_ends_while_the_target_decodes(inside: b
 
     target.during = during
     draft.during = lambda: until(lambda: draft.aborted or len(draft.batches) <= 3) if inside else None
-    generation = make_generation(target, draft, make_ending(N))
+    generation = Writing(target, draft, make_ending(N))
     generation.run(lambda step: tokens.extend(step.tokens), stop)
     assert draft.n_refused <= 1, "it does not try again"
     assert not draft.aborted

@@ -82,7 +82,7 @@ def test_statistics(metrics: Metrics) -> None:
     assert (found.tokens_per_s, found.verified, found.accepted) == (0.75, 6, 3)
 
 
-def test_outcomes_prepared_and_what_became_of_them(metrics: Metrics) -> None:
+def test_outcomes_prepared_and_what_became_of_them() -> None:
     metrics = Metrics()
     metrics.decoded(0.0, 4.0, 1)
     step(metrics, 4.0)

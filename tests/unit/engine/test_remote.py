@@ -16,7 +16,7 @@ from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Policy
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
+from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, run
 
 TEXT = text_after(PROMPT, 30)
 
@@ -88,7 +88,7 @@ def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: i
         bad.work(dice.randrange(7))
 
     target = FakeContext(during=work, n_batch=32)
-    generation = make_generation(target, FakeContext() if local else None, make_ending(30), remote=line)
+    generation = Writing(target, FakeContext() if local else None, make_ending(30), remote=line)
     assert run(generation) == TEXT
     assert generation.metrics.draft_error is None
     assert draft_threads() == []

@@ -77,11 +77,10 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> Decodes:
     return Decodes(monkeypatch)
 
 
-def write(slot: Slot, n: int = N, cancelled: threading.Event | None = None) -> tuple[list[int], TextRequest]:
+def write(slot: Slot) -> tuple[list[int], TextRequest]:
     tokens: list[int] = []
-    config = GenerationConfig(stop=StopConfig(n, (), ignore_eos=True))
+    config = GenerationConfig(stop=StopConfig(N, (), ignore_eos=True))
     request = TextRequest(slot.target.tokenize("the cat"), config, lambda step: tokens.extend(step.tokens))
-    request.cancelled = cancelled or request.cancelled
     RequestWriter(slot).write(request)
     return tokens, request
 
@@ -112,9 +111,9 @@ def test_on_devices_each_size_that_will_be_used_is_decoded(
 
 @pytest.mark.parametrize("n_before", [1, 2, 3], ids=["target", "draft", "measuring"])
 def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Decodes, n_before: int) -> None:
-    slot, cancelled = make(schedule="sync"), threading.Event()
+    slot = make(schedule="sync")
     writer = RequestWriter(slot)
-    request = TextRequest([1, 2, 3], GenerationConfig(stop=StopConfig(N)), lambda _: None, cancelled=cancelled)
+    request = TextRequest([1, 2, 3], GenerationConfig(stop=StopConfig(N)), lambda _: None)
 
     def cancel() -> None:
         if len(decodes.all) == n_before:
@@ -124,7 +123,6 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
 
     decodes.during = cancel
     writer.write(request)
-    assert cancelled.is_set()
     assert request.metrics.stop == INTERRUPTED
     assert not request.metrics.steps
     assert not slot.policy.knows_draft(1), "nothing more was computed"

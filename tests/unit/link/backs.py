@@ -21,7 +21,7 @@ from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.fingerprint import Fingerprint
 from duo.spec.policy import Policy
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
-from tests.unit.engine.helpers import PROMPT, Writing, make_ending, make_generation, run, until
+from tests.unit.engine.helpers import PROMPT, Writing, make_ending, run, until
 
 TOKEN = "secret"
 N = 24  # tokens of a text
@@ -84,7 +84,7 @@ class Stage:
         self.target.during = decode
         self._may_go_on.clear()
         self._tokens.clear()
-        self.generation = make_generation(self.target, None, make_ending(N), remote=self.drafts)
+        self.generation = Writing(self.target, None, make_ending(N), remote=self.drafts)
         generation = self.generation
         self._thread = threading.Thread(target=lambda: self._tokens.extend(run(generation)), daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Chat templates: what they are given, what they may do, and what they show about a model."""
+"""Chat templates: what they are given, may do, and show about a model. Conversations: tests/proof."""
 
 from __future__ import annotations
 
@@ -13,25 +13,10 @@ from tests.chat_templates import HERMES, OTHER, PLAIN
 USER = {"role": "user", "content": "Hi <b>é</b>"}
 CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "é<"}}}
 CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-RESULT = {"role": "tool", "tool_call_id": "1", "content": "2"}
-TOOL = {"type": "function", "function": {"name": "add", "description": "d", "parameters": {"type": "object"}}}
 
 
-def prompt(source: str, *messages: dict[str, Any], tools: Any = (), **options: Any) -> str:
-    return ChatTemplate(source, name="m.gguf", bos="<s>", eos="</s>").render(messages or (USER,), tools, options)
-
-
-def test_a_conversation_with_a_call() -> None:
-    assert prompt(HERMES, USER, CALLED, RESULT, tools=[TOOL], enable_thinking=False) == (
-        "<|im_start|>system\n# Tools\n<tools>\n"
-        '{"type": "function", "function": {"name": "add", "description": "d", "parameters": {"type": "object"}}}\n'
-        '</tools>\nCall a function: <tool_call>\n{"name": NAME, "arguments": OBJECT}\n</tool_call><|im_end|>\n'
-        "<|im_start|>user\nHi <b>é</b><|im_end|>\n"
-        "<|im_start|>assistant\n\n"
-        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "é<"}}\n</tool_call><|im_end|>\n'
-        "<|im_start|>user\n<tool_response>\n2\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    )
+def prompt(source: str, message: dict[str, Any] = USER) -> str:
+    return ChatTemplate(source, name="m.gguf", bos="<s>", eos="</s>").render([message])
 
 
 @pytest.mark.parametrize(

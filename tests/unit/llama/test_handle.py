@@ -23,16 +23,6 @@ def handle(freed: list[object]) -> Handle:
     return Handle("pointer", freed.append)
 
 
-def test_close_frees_once(handle: Handle, freed: list[object]) -> None:
-    with handle.use() as pointer:
-        assert pointer == "pointer"
-    handle.close()
-    handle.close()
-    assert (freed, handle.closed) == (["pointer"], True)
-    with pytest.raises(ClosedError, match=r"^Handle is closed$"), handle.use():
-        pass
-
-
 @pytest.mark.parametrize("has_child", [False, True])
 def test_close_waits_for_the_users_of_a_handle_and_of_its_children(
     handle: Handle, freed: list[object], has_child: bool
@@ -57,7 +47,10 @@ def test_close_waits_for_the_users_of_a_handle_and_of_its_children(
         leave.set()
         closing.result(60)
     assert [user.result(60) for user in users] == [[], []]
-    assert freed == ["child", "pointer"][not has_child :]
+    handle.close()
+    assert freed == ["child", "pointer"][not has_child :], "each once"
+    with pytest.raises(ClosedError, match=r"^Handle is closed$"), used.use():
+        pass
 
 
 @pytest.mark.parametrize("end", [Handle.close, lambda handle: handle._finalizer()])

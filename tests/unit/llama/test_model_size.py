@@ -15,7 +15,6 @@ from duo.llama.model_size import ModelSize, model_size
 from tests.gguf_files import N_EMBD, N_FF, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
 
 F32 = 4
-Facts = Callable[[gguf.GGUFWriter], object]
 
 
 def size_of(path: Path) -> ModelSize:
@@ -39,11 +38,16 @@ def test_sizes_agree_with_those_of_the_loaded_model(tmp_path: Path, make: Callab
     model.close()
 
 
-def test_the_token_embedding_stays_on_the_host(llama: ModelSize) -> None:
+def test_the_token_embedding_stays_on_the_host_and_prefill_copies_weights_or_the_cache_of_a_layer(
+    llama: ModelSize,
+) -> None:
     attention, feed_forward, norms = 4 * N_EMBD * N_EMBD, 3 * N_EMBD * N_FF, 2 * N_EMBD
     assert llama.layers == (F32 * (attention + feed_forward + norms),)
     assert llama.output == F32 * (llama.n_vocab * N_EMBD + N_EMBD)
     assert llama.n_bytes - llama.output - sum(llama.layers) == F32 * llama.n_vocab * N_EMBD
+    assert llama.staging_bytes(ContextConfig(64, 1, 1)) == 256 * 2 * N_EMBD * 2
+    quantised = ContextConfig(64, 1, 1, type_k="q4_0", type_v="q4_0")
+    assert llama.staging_bytes(quantised) == llama.largest == F32 * N_EMBD * N_FF
 
 
 def test_layers_without_attention_have_no_cache(tmp_path: Path) -> None:
@@ -61,21 +65,18 @@ def test_compute_buffers_grow_with_the_batch_and_the_number_of_devices(llama: Mo
     assert short == llama.compute_bytes(ContextConfig(256, 1, 1, n_ubatch=256), n_devices=1)
 
 
-def test_prefill_copies_weights_or_the_cache_of_a_layer(llama: ModelSize) -> None:
-    assert llama.staging_bytes(ContextConfig(64, 1, 1)) == 256 * 2 * N_EMBD * 2
-    assert llama.staging_bytes(ContextConfig(64, 1, 1, type_k="q4_0", type_v="q4_0")) == llama.largest
-    assert llama.largest == F32 * N_EMBD * N_FF
-
-
 # Models that it may not know
 
 
-def written(path: Path, tensors: dict[str, int], facts: Facts) -> ModelSize:
-    """Sizes of a file with float32 vectors of these lengths."""
+def written(path: Path, n_tensors: int, **facts: Any) -> ModelSize:
+    """Sizes of a file with so many layers of a float32 vector of length 10, and a token embedding like them."""
     writer = gguf.GGUFWriter(path / "new.gguf", "new")
-    facts(writer)
-    for name, length in tensors.items():
-        writer.add_tensor(name, np.ones(length, np.float32))
+    for key, value in facts.items():
+        kind = gguf.GGUFValueType.INT32 if isinstance(value, int) else gguf.GGUFValueType.get_type(value)
+        item = gguf.GGUFValueType.STRING if isinstance(value, list) else None
+        writer.add_key_value(f"new.{key.replace('__', '.')}", value, kind, item)
+    for name in ("token_embd.weight", *(f"blk.{i}.x" for i in range(n_tensors))):
+        writer.add_tensor(name, np.ones(10, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -85,8 +86,7 @@ def written(path: Path, tensors: dict[str, int], facts: Facts) -> ModelSize:
 
 @pytest.mark.parametrize(("n_layer", "layers"), [(2, (40, 120)), (0, ()), (10**9, (40, 40, 40, 40, *[0] * 508))])
 def test_layers_by_the_names_of_tensors(tmp_path: Path, n_layer: int, layers: tuple[int, ...]) -> None:
-    tensors = {f"blk.{i}.x": 10 for i in range(4)} | {"token_embd.weight": 10}
-    size = written(tmp_path, tensors, lambda writer: writer.add_block_count(n_layer))
+    size = written(tmp_path, 4, block_count=n_layer)
     assert (size.layers, len(size.cache_widths), size.n_bytes) == (layers, len(layers), F32 * 50)
 
 
@@ -105,17 +105,8 @@ def test_layers_by_the_names_of_tensors(tmp_path: Path, n_layer: int, layers: tu
 def test_cache_widths_from_the_metadata(
     tmp_path: Path, facts: dict[str, Any], widths: tuple[tuple[int, int], ...]
 ) -> None:
-    def add(writer: gguf.GGUFWriter) -> None:
-        writer.add_block_count(2)
-        writer.add_embedding_length(64)
-        kinds = {str: gguf.GGUFValueType.STRING, int: gguf.GGUFValueType.INT32, float: gguf.GGUFValueType.FLOAT32}
-        for key, value in facts.items():
-            if isinstance(value, list):
-                writer.add_array(f"new.attention.{key}", value)
-            else:
-                writer.add_key_value(f"new.attention.{key}", value, kinds[type(value)])
-
-    assert written(tmp_path, {"blk.0.x": 10}, add).cache_widths == widths
+    attention = {f"attention__{key}": value for key, value in facts.items()}
+    assert written(tmp_path, 1, block_count=2, embedding_length=64, **attention).cache_widths == widths
 
 
 def test_a_split_model_is_one_and_damaged_files_are_refused(tmp_path: Path, llama: ModelSize) -> None:
