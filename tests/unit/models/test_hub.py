@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,40 +31,33 @@ REPOS = {
 }
 
 
-@dataclass
-class User:
-    """A user of the hub, with an empty cache."""
-
-    hub: FakeHub
-    cache: Path
-    patch: pytest.MonkeyPatch
-
-    def use(self, url: str) -> None:
-        """Take the hub at `url`."""
-        self.patch.setattr(constants, "ENDPOINT", url)
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE
-        self.patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template[template.index("/{") :])
-
-
 @pytest.fixture(scope="module")
-def hub() -> Iterator[FakeHub]:
+def served() -> Iterator[FakeHub]:
     with fake_hub(REPOS) as hub:
         yield hub
 
 
-@pytest.fixture
-def user(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
-    """huggingface_hub reads its variables when it is imported: these are what they set."""
-    hub.asked.clear()
+def use(patch: pytest.MonkeyPatch, url: str) -> None:
+    """Take the hub at `url`. huggingface_hub reads its variables when it is imported: these are what they set."""
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    patch.setattr(constants, "ENDPOINT", url)
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template[template.index("/{") :])
+
+
+@pytest.fixture(autouse=True)
+def hub(served: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """The hub of a user with an empty cache and without a token."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
-    user = User(hub, tmp_path / "hub", monkeypatch)
-    user.use(hub.url)
-    yield user
+    for name, value in (
+        ("HF_HUB_CACHE", f"{tmp_path}/hub"),
+        ("HF_TOKEN_PATH", f"{tmp_path}/token"),
+        ("HF_HUB_OFFLINE", False),
+        ("HF_HUB_DISABLE_PROGRESS_BARS", True),
+    ):
+        monkeypatch.setattr(constants, name, value)
+    use(monkeypatch, served.url)
+    yield served
     huggingface_hub.close_session()
 
 
@@ -77,31 +68,28 @@ def refused(spec: str, *, offline: bool = False, kind: type[DuoError] = Download
     return str(caught.value)
 
 
-def test_offline_a_cached_model_is_found_without_a_request(user: User, caplog: pytest.LogCaptureFixture) -> None:
-    assert resolve_hub("maker/odd").read_bytes() == b"GGUF odd"
+def test_offline_only_what_is_cached_is_found_without_a_request(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     fetched = resolve_hub("maker/small:q8_0")
     assert fetched.read_bytes() == b"GGUF q8_0"
-    user.hub.asked.clear()
-    assert resolve_hub("maker/small:q8_0", offline=True) == fetched
-    assert resolve_hub("maker/small", offline=True) == fetched, "the only one in the cache"
-    user.patch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert resolve_hub("maker/small") == fetched
-    assert (user.hub.asked, caplog.records) == ([], [])
-
-
-def test_offline_a_model_that_is_not_cached_is_not_fetched(user: User) -> None:
-    resolve_hub("maker/small:Q8_0")
     resolve_hub("maker/split:Q4_0").with_name("big-Q4_0-00002-of-00003.gguf").unlink()
-    resolve_hub("maker/odd").resolve().unlink()  # the blob that the name in the snapshot points to
-    user.hub.asked.clear()
+    odd = resolve_hub("maker/odd")
+    assert odd.read_bytes() == b"GGUF odd"
+    odd.resolve().unlink()  # the blob that the name in the snapshot points to
+    hub.asked.clear()
+    for spec in ("maker/small:q8_0", "maker/small"):  # the only one in the cache
+        assert resolve_hub(spec, offline=True) == fetched
     for spec in ("maker/private", "maker/small:Q4_K_M", "maker/split:Q4_0", "maker/odd"):
-        assert refused(spec, offline=True) == f"{spec} is not in {user.cache}, and duo is offline"
-    assert user.hub.asked == []
+        assert refused(spec, offline=True) == f"{spec} is not in {tmp_path}/hub, and duo is offline"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert resolve_hub("maker/small") == fetched
+    assert (hub.asked, caplog.records) == ([], [])
 
 
-def test_a_private_repository_needs_the_token(user: User) -> None:
-    assert refused("maker/private").startswith(f"{user.hub.url} has no maker/private, or it is private and HF_TOKEN")
-    user.patch.setenv("HF_TOKEN", TOKEN)
+def test_a_private_repository_needs_the_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused("maker/private").startswith(f"{hub.url} has no maker/private, or it is private and HF_TOKEN")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert resolve_hub("maker/private").read_bytes() == b"GGUF secret"
 
 
@@ -116,16 +104,17 @@ def test_a_private_repository_needs_the_token(user: User) -> None:
         ("maker/nothing", "has no maker/nothing, or"),
     ],
 )
-def test_a_model_that_is_not_available(user: User, spec: str, said: str) -> None:
-    user.patch.setenv("HF_TOKEN", TOKEN)
+def test_a_model_that_is_not_available(spec: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert said in refused(spec)
 
 
-def test_a_cached_model_is_used_when_the_hub_is_not_reachable(user: User, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cached_model_is_used_when_the_hub_is_not_reachable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     fetched = resolve_hub("maker/small")
-    user.use("http://127.0.0.1:9")
-    with caplog.at_level(logging.WARNING):
-        assert resolve_hub("maker/small") == fetched
+    use(monkeypatch, "http://127.0.0.1:9")
+    assert resolve_hub("maker/small") == fetched
     assert "Connection refused; using maker/small from the cache" in caplog.text
     assert refused("maker/odd") == "cannot download maker/odd from http://127.0.0.1:9: Connection refused"
 
