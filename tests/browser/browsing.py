@@ -41,21 +41,21 @@ class Visits:
         context = self._browser.new_context(**options)
         self._contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)
-        context.on("console", lambda message: self._console(message.type, message.text))
-        context.on("weberror", lambda error: self.faults.append(f"exception: {error.error}"))
-        context.on("request", lambda request: self._request(url, request.url))
+        context.on("console", lambda message: self._note(f"{message.type}: {message.text}"))
+        context.on("weberror", lambda error: self._note(f"error: {error.error}"))
+        context.on("request", lambda request: self._asked(url, request.url))
         page = context.new_page()
         page.goto(url)
         return page
 
-    def _console(self, kind: str, text: str) -> None:
+    def _note(self, fault: str) -> None:
         # A refused request is what many tests are about; the browser reports it by itself.
-        if kind in ("error", "warning") and not text.startswith("Failed to load resource"):
-            self.faults.append(f"{kind}: {text}")
+        if fault.startswith(("error", "warning")) and "Failed to load resource" not in fault:
+            self.faults.append(fault)
 
-    def _request(self, origin: str, url: str) -> None:
+    def _asked(self, origin: str, url: str) -> None:
         if not url.startswith((f"{origin}/", "data:", f"blob:{origin}/")):
-            self.faults.append(f"request to {url}")
+            self._note(f"error: request to {url}")
 
     def close(self) -> None:
         """Close all pages."""
@@ -72,9 +72,22 @@ def send(page: Page, text: str) -> None:
     page.wait_for_function("n => document.querySelectorAll('.assistant').length > n", arg=n)
 
 
+def ask(page: Page, text: str) -> Locator:
+    """Send a message and wait for the end of its answer: the text of that."""
+    send(page, text)
+    wait_for_end(page)
+    return text_of(page)
+
+
 def wait_for_end(page: Page) -> None:
     """Wait until no answer is being written."""
     page.wait_for_selector("#stop", state="hidden")
+
+
+def goes_on(page: Page) -> None:
+    """Wait until the last answer is longer than now."""
+    n = len(text_of(page).inner_text())
+    page.wait_for_function("n => document.querySelector('.assistant > .text').innerText.length > n", arg=n)
 
 
 def answer(page: Page) -> Locator:

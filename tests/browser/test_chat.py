@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.browsing import SLOW, Visits, answer, send, stored, text_of, wait_for_end
+from duo.server.lead_server import Lead
+from tests.browser.browsing import SLOW, Visits, answer, ask, goes_on, send, stored, text_of, wait_for_end
+from tests.scripted import scripted_engine
 from tests.serving import LeadProcess
 
 expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
@@ -42,8 +46,7 @@ def set_options(page: Any, **options: object) -> None:
 
 def test_an_answer_is_the_text_that_the_api_gives_with_the_origin_of_each_token(page: Any, lead: LeadProcess) -> None:
     set_options(page, **SHORT)
-    send(page, QUESTION)
-    wait_for_end(page)
+    ask(page, QUESTION)
     expected = lead.post("/v1/chat/completions", messages=[{"role": "user", "content": QUESTION}], **SHORT).json()
     message = stored(page)["messages"][1]
     assert message["content"] == expected["choices"][0]["message"]["content"]
@@ -61,14 +64,10 @@ def test_an_answer_is_the_text_that_the_api_gives_with_the_origin_of_each_token(
     expect(page.get_by_role("navigation").get_by_role("button", name=QUESTION, exact=True)).to_be_visible()
 
 
-@pytest.mark.parametrize("by", ["button", "key"])
-def test_an_answer_can_be_stopped_and_written_again(page: Any, by: str) -> None:
+def test_an_answer_can_be_stopped_and_written_again(page: Any) -> None:
     send(page, QUESTION)
     expect(text_of(page)).not_to_be_empty()
-    if by == "button":
-        page.get_by_role("button", name="Stop").click()
-    else:
-        page.keyboard.press("Escape")
+    page.get_by_role("button", name="Stop").click()
     expect(answer(page)).to_contain_text("Stopped.")
     expect(page.locator("#announce")).to_have_text("The answer was stopped.")
     stopped = stored(page)["messages"][1]
@@ -86,15 +85,14 @@ def test_an_answer_can_be_stopped_and_written_again(page: Any, by: str) -> None:
 def test_editing_a_message_replaces_what_follows_it(page: Any) -> None:
     set_options(page, max_tokens=8)
     for text in ("One", "Two"):
-        send(page, text)
-        wait_for_end(page)
-    page.get_by_label("You", exact=True).first.get_by_role("button", name="Edit").click()
-    box = page.get_by_label("Edit the message")
+        ask(page, text)
+    edit, box = page.get_by_role("button", name="Edit").first, page.get_by_label("Edit the message")
+    edit.click()
     expect(box).to_be_focused()
     expect(box).to_have_value("One")
     page.keyboard.press("Escape")
     expect(box).to_have_count(0)
-    page.get_by_label("You", exact=True).first.get_by_role("button", name="Edit").click()
+    edit.click()
     box.fill("Three")
     with page.expect_request("**/v1/chat/completions") as request:
         box.press("Enter")
@@ -104,12 +102,15 @@ def test_editing_a_message_replaces_what_follows_it(page: Any) -> None:
     assert stored(page)["messages"][0]["content"] == "Three"
 
 
-def test_what_there_is_of_an_answer_survives_a_reload(page: Any) -> None:
+def test_an_answer_goes_on_while_another_conversation_is_shown_and_survives_a_reload(page: Any) -> None:
     send(page, QUESTION)
     expect(text_of(page)).not_to_be_empty()
-    page.wait_for_function(
-        "localStorage['duo:conversation:' + sessionStorage['duo:current']].includes('\"content\":\"')"
-    )
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.get_by_role("button", name=QUESTION, exact=True).click()
+    goes_on(page)
+    saved = "localStorage['duo:conversation:' + sessionStorage['duo:current']].includes('\"content\":\"')"
+    page.wait_for_function(saved)
     before = stored(page)["messages"][1]["content"]
     page.reload()
     expect(answer(page)).to_contain_text("This answer is not complete")
@@ -142,8 +143,7 @@ def test_conversations_are_kept_until_they_are_deleted(page: Any) -> None:
     for text in ("First", "Second"):
         page.get_by_role("button", name="New conversation").click()
         expect(page.locator("#messages")).to_be_empty()
-        send(page, text)
-        wait_for_end(page)
+        ask(page, text)
     page.reload()
     page.get_by_role("button", name="First", exact=True).click()
     expect(page.get_by_label("You", exact=True)).to_contain_text("First")
@@ -157,70 +157,52 @@ def test_conversations_are_kept_until_they_are_deleted(page: Any) -> None:
     assert page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('duo:conversation:')).length") == 1
 
 
-def test_an_answer_goes_on_while_another_conversation_is_shown(page: Any) -> None:
-    send(page, QUESTION)
-    expect(text_of(page)).not_to_be_empty()
-    page.get_by_role("button", name="New conversation").click()
-    expect(page.get_by_role("button", name="Stop")).to_be_visible()
-    page.get_by_role("button", name=QUESTION, exact=True).click()
-    n = len(text_of(page).inner_text())
-    page.wait_for_function("n => document.querySelector('.assistant > .text').innerText.length > n", arg=n)
-    page.get_by_role("button", name="Stop").click()
-    expect(answer(page)).to_contain_text("Stopped.")
-
-
 def test_everything_works_with_the_keyboard_alone(page: Any) -> None:
+    box, button = page.locator("#input"), partial(page.get_by_role, "button")
     page.wait_for_selector("#send:not([disabled])")
-    expect(page.locator("#input")).to_be_focused()
-    page.keyboard.type("Tell me a long story")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.type("about the sea.")
-    page.keyboard.press("Enter")
-    expect(page.get_by_label("You", exact=True)).to_contain_text("Tell me a long story\nabout the sea.")
+    expect(box).to_be_focused()
+    for key in ("Hello", "Shift+Enter", "World", "Enter"):
+        page.keyboard.press(key) if "Enter" in key else page.keyboard.type(key)
+    expect(page.get_by_label("You", exact=True)).to_contain_text("Hello\nWorld")
     expect(text_of(page)).not_to_be_empty()
-    expect(page.locator("#announce")).to_have_text("The answer begins.")
     page.keyboard.press("Escape")
     expect(answer(page)).to_contain_text("Stopped.")
-
-    def tab_to(name: str) -> None:
-        for _ in range(40):
-            page.keyboard.press("Shift+Tab")
-            if page.evaluate("document.activeElement.textContent || document.activeElement.ariaLabel") == name:
-                return
-        pytest.fail(f"Tab does not reach {name}")
-
-    tab_to("Settings")
-    page.keyboard.press("Enter")
+    button(name="Settings").press("Enter")
     expect(page.get_by_label("System prompt")).to_be_focused()
     page.get_by_label("Max tokens").focus()
     page.keyboard.type("4")
     page.keyboard.press("Enter")
     expect(page.locator("#settings")).to_be_hidden()
-    page.locator("#input").focus()
-    tab_to("Retry")
-    page.keyboard.press("Enter")
-    expect(answer(page)).to_contain_text("4 tokens")
-    expect(page.locator("#input")).to_be_focused()
-    tab_to("New conversation")
-    page.keyboard.press("Enter")
-    expect(page.locator("#messages")).to_be_empty()
-    expect(page.locator("#input")).to_be_focused()
+    expect(button(name="Settings")).to_be_focused()
+    for name, element, text in (
+        ("Retry", answer(page), "4 tokens"),
+        ("New conversation", page.locator("#messages"), ""),
+    ):
+        button(name=name).press("Enter")
+        expect(element).to_have_text(re.compile(text or "^$"))
+        expect(box).to_be_focused()
 
 
-def test_a_lead_with_a_key_is_asked_with_it(visit: Visits, demo_pair: tuple[Path, Path]) -> None:
-    with LeadProcess(demo_pair[0], "-c", "512", "--api-key", "right") as lead:
+def test_a_lead_with_a_key_is_asked_with_it(visit: Visits) -> None:
+    engine, _ = scripted_engine()
+    with engine, Lead(engine, port=0, api_keys=["right"]) as lead:
         page = visit(lead.url)
-        dialog = page.get_by_role("dialog", name="API key")
-        expect(page.get_by_label("Key", exact=True)).to_be_focused()
-        page.keyboard.type("wrong")
+        dialog, key = page.get_by_role("dialog", name="API key"), page.get_by_label("Key", exact=True)
+        expect(key).to_be_focused()
+        page.keyboard.press("Escape")
+        for _ in range(2):  # a dialog that was cancelled stays closed
+            with page.expect_response("**/v1/duo/events"):
+                pass
+            expect(page.locator("#live-problem")).to_contain_text("This lead needs a key.")
+            expect(dialog).to_be_hidden()
+        send(page, "Hello")
+        key.fill("wrong")
         page.keyboard.press("Enter")
         expect(dialog).to_contain_text("This key is wrong")
-        page.get_by_label("Key", exact=True).fill("right")
+        key.fill("right")
         dialog.get_by_role("button", name="Use this key").click()
         expect(dialog).to_be_hidden()
-        set_options(page, max_tokens=4)
-        send(page, "Hello")
-        expect(answer(page)).to_contain_text("4 tokens")
+        expect(text_of(page)).not_to_be_empty()
         expect(page.locator("#context")).to_have_text("512 tokens")  # of the events
         page.reload()
         expect(page.locator("#model")).to_contain_text("context of 512 tokens")

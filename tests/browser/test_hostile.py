@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.browsing import Visits, answer, overflow, send, stored, text_of, wait_for_end
+from tests.browser.browsing import Visits, answer, ask, overflow, send, stored, text_of
 from tests.scripted import ScriptedSlot
 
 expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
@@ -18,9 +18,7 @@ PHONE = {"viewport": {"width": 320, "height": 640}, "is_mobile": True, "has_touc
 def shown(page: Any, slot: ScriptedSlot, text: str) -> Any:
     """The text of an answer."""
     slot.text = text
-    send(page, "Go on")
-    wait_for_end(page)
-    return text_of(page)
+    return ask(page, "Go on")
 
 
 def test_html_is_text(page: Any, slot: ScriptedSlot) -> None:
@@ -42,8 +40,7 @@ def test_links_go_only_to_the_web_and_open_elsewhere(page: Any, slot: ScriptedSl
         "https://example.org/x_y",
         "http://example.org/i.png",
     ]
-    for attribute, value in (("rel", "noopener noreferrer"), ("target", "_blank")):
-        assert links.evaluate_all("(all, name) => all.map(a => a.getAttribute(name))", attribute) == [value] * 4
+    assert links.evaluate_all("all => all.map(a => a.rel + a.target)") == ["noopener noreferrer_blank"] * 4
     assert answer(page).locator("img").count() == 0
 
 
@@ -53,21 +50,16 @@ def test_bidi_controls_are_visible_and_do_not_reorder_the_page(page: Any, slot: 
     assert text.locator(".control").count() == 7
     assert text.locator("p").get_attribute("dir") == "auto"
     assert stored(page)["messages"][1]["content"].count("\u202e") == 1
-    send(page, "my \u202emessage")
-    wait_for_end(page)
+    ask(page, "my \u202emessage")
     expect(page.get_by_label("You", exact=True).last).to_contain_text("my U+202Emessage")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *((mark * 1_000_000)[:1_000_000] for mark in ("x", "x ", ">", "[", "**a", "`")),
-        "```" + " " * 290_000 + "`",
-        "~" * 290_000 + "`",
-        "**a" * 90_000,
-    ],
-    ids=["x", "words", "quotes", "brackets", "bold", "backticks", "a fence", "tildes", "more bold"],
-)
+MARKS = {"x": "x", "words": "x ", "quotes": ">", "brackets": "[", "bold": "**a", "backticks": "`"}
+LONG = {name: (mark * 1_000_000)[:1_000_000] for name, mark in MARKS.items()}
+LONG |= {"a fence": "```" + " " * 290_000 + "`", "tildes": "~" * 290_000 + "`", "more bold": "**a" * 90_000}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_a_line_of_a_megabyte_is_shown_and_the_page_goes_on(page: Any, slot: ScriptedSlot, text: str) -> None:
     slot.n_step = 16_384
     slot.n_ctx = 3_000_000
@@ -88,7 +80,7 @@ def test_a_storage_that_is_full_is_reported_and_nothing_is_lost(page: Any, slot:
             }
         }"""
     )
-    assert shown(page, slot, "This is not saved.").inner_text() == "This is not saved."
+    expect(shown(page, slot, "This is not saved.")).to_have_text("This is not saved.")
     expect(page.get_by_role("alert").filter(has_text="no room")).to_be_visible()
     page.get_by_role("button", name="New conversation").click()
     page.get_by_role("button", name="Go on", exact=True).click()
@@ -103,24 +95,17 @@ def test_a_storage_that_is_full_is_reported_and_nothing_is_lost(page: Any, slot:
 def test_200_answers_in_a_conversation(page: Any, slot: ScriptedSlot) -> None:
     shown(page, slot, "The first.")
     text = "**Bold** text.\n\n- one\n- two\n\n```js\nlet x = 1;\n```\n\n" * 8
-    messages = [
-        {"role": role, "content": content, "runs": [[50, "d"]], "state": "done"}
-        for i in range(1, 200)
-        for role, content in (("user", f"Question {i}"), ("assistant", text))
+    conversation = stored(page)
+    conversation["messages"] += 199 * [
+        {"role": "user", "content": "Question"},
+        {"role": "assistant", "content": text, "runs": [[50, "d"]], "state": "done"},
     ]
     page.evaluate(
-        """(messages) => {
-            const key = "duo:conversation:" + sessionStorage["duo:current"];
-            const conversation = JSON.parse(localStorage[key]);
-            conversation.messages.unshift(...messages);
-            localStorage[key] = JSON.stringify(conversation);
-        }""",
-        messages,
+        "it => localStorage['duo:conversation:' + sessionStorage['duo:current']] = JSON.stringify(it)", conversation
     )
     page.reload()
     expect(page.get_by_label("Answer", exact=True)).to_have_count(200)
     assert shown(page, slot, "The last.").inner_text() == "The last."
-    expect(page.get_by_label("Answer", exact=True)).to_have_count(201)
     expect(text_of(page)).to_be_in_viewport()
     assert len(slot.requests[-1].prompt) > 50_000
 
@@ -158,13 +143,20 @@ def test_errors_of_the_lead_are_shown_in_its_words(page: Any, slot: ScriptedSlot
     expect(answer(page).locator(".failed")).to_contain_text("context")
 
 
-def test_a_phone_shows_wide_texts_without_a_horizontal_scroll(visit: Visits, url: str, slot: ScriptedSlot) -> None:
+def test_small_windows_and_zoom_show_wide_texts_without_a_horizontal_scroll(
+    visit: Visits, url: str, slot: ScriptedSlot
+) -> None:
     page = visit(url, **PHONE)
     table = "| " + " | ".join(["heading"] * 12) + " |\n" + "|---" * 12 + "|\n" + "| cell " * 12 + "|"
     word = "w" * 300
     shown(page, slot, f"# {word}\n\n{word}\n\n- {word}\n\n> {word}\n\n`{word}`\n\n```\n{word}\n```\n\n{table}")
-    assert overflow(page) == 0
-    assert page.evaluate("document.querySelector('#scroller').scrollWidth") <= 320
+    for width, height in ((640, 400), (320, 256), (320, 640)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert overflow(page) == 0
+        assert page.evaluate("document.querySelector('#scroller').scrollWidth") <= width
+        expect(page.locator("#input")).to_be_in_viewport()
+        for name in ("Settings", "Done"):
+            page.get_by_role("button", name=name).click()
     page.get_by_role("button", name="Live").click()
     expect(page.get_by_role("complementary")).to_be_visible()
     page.get_by_role("button", name="Chats").click()
