@@ -27,14 +27,10 @@ FLAGS_START, FLAGS_END = "<!-- flags:start -->", "<!-- flags:end -->"
 
 def with_options(document: str) -> str:
     """The document with the present options, and what becomes of llama.cpp's flags, between its markers."""
-    document = _between(document, FLAGS_START, FLAGS_END, _all_flags())
-    return _between(document, START, END, _all_commands())
-
-
-def _between(document: str, start: str, end: str, text: str) -> str:
-    before, _, rest = document.partition(start)
-    _, _, after = rest.partition(end)
-    return f"{before}{start}\n{text}{end}{after}"
+    for start, end, text in ((FLAGS_START, FLAGS_END, _all_flags()), (START, END, _all_commands())):
+        before, _, rest = document.partition(start)
+        document = f"{before}{start}\n{text}{end}{rest.partition(end)[2]}"
+    return document
 
 
 def _all_flags() -> str:

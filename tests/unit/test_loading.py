@@ -23,11 +23,8 @@ def load(target: Path, draft: Path | None = None, **options: Any) -> duo.Engine:
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [
-        ("n_ctx", -1), ("tensor_split", [1.0] * 100), ("devices", ["GPU99"]), ("draft_devices", ["GPU99"]),
-        ("cpu_range", "x"), ("draft_cpu_range", "x"),
-    ],
-)  # fmt: skip
+    [("n_ctx", -1), ("tensor_split", [1.0] * 100), ("draft_devices", ["GPU99"]), ("draft_cpu_range", "x")],
+)
 def test_options_out_of_range(parameter: str, value: Any, pair: tuple[Path, Path]) -> None:
     with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:
         duo.load(*pair, profile=False, **{parameter: value})
@@ -35,22 +32,17 @@ def test_options_out_of_range(parameter: str, value: Any, pair: tuple[Path, Path
 
 
 def test_progress_may_stop_the_loading_and_fail(pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
-    told: list[tuple[str, float, float | None]] = []
-    load(*pair, progress=lambda *progress: told.append(progress)).close()
-    finished = [description for description, done, total in told if done == total]
+    finished: list[str] = []
+    load(*pair, progress=lambda what, done, total: finished.extend([what] * (done == total))).close()
     assert finished == ["loading target.gguf", "loading draft.gguf"]
     with pytest.raises(duo.ModelError, match=r"^loading target\.gguf: stopped$"):
         load(*pair, progress=lambda *_: False)
-
-    def fail(description: str, done: float, total: float | None) -> None:
-        raise ZeroDivisionError(description)
-
-    with pytest.raises(ZeroDivisionError, match=r"loading target\.gguf"):
-        load(*pair, progress=fail)
+    with pytest.raises(ZeroDivisionError):
+        load(*pair, progress=lambda *_: bool(1 // 0))
     assert capfd.readouterr() == ("", "")
 
 
-def test_contexts_grow_with_the_texts(pair: tuple[Path, Path]) -> None:
+def test_contexts_grow_with_the_texts_unless_n_ctx_fixes_the_size(pair: tuple[Path, Path]) -> None:
     with load(*pair) as engine:
         short = engine.generate("the cat", max_tokens=8, ignore_eos=True)
         before = engine.slot.n_ctx
@@ -59,9 +51,6 @@ def test_contexts_grow_with_the_texts(pair: tuple[Path, Path]) -> None:
         assert longer.tokens[:8] == short.tokens
         whole = engine.generate("the cat", ignore_eos=True)
     assert (whole.stop_reason, longer.tokens) == ("context full", whole.tokens[:400])
-
-
-def test_n_ctx_fixes_the_size(pair: tuple[Path, Path]) -> None:
     with load(*pair, n_ctx=32) as engine:
         with pytest.raises(duo.PromptError, match=r"the prompt has 41 tokens, the context 32 \(n_ctx\)"):
             engine.generate("a" * 40)

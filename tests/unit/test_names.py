@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 
 from tests.command import ROOT
 
-PACKAGE = ROOT / "duo"
 # They run other programs, or tell what to type.
 WITH_OPTIONS = {
     "bench/contestants.py",
@@ -24,9 +23,8 @@ WITH_OPTIONS = {
 OPTION = re.compile(r"(?<![^\s(\"'`])--?(?!inf\b)[a-zA-Z]")
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"), str(path))
+PACKAGE = ROOT / "duo"
+MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_bytes(), str(path)) for path in PACKAGE.rglob("*.py")}
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
@@ -43,17 +41,14 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 
 def test_no_class_name_is_used_twice() -> None:
-    homes = defaultdict(list)
-    for module, tree in _modules():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(module)
-    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+    nodes = (node for tree in MODULES.values() for node in ast.walk(tree))
+    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert [name for name, n in counts.items() if n > 1] == []
 
 
 def test_only_the_command_names_its_options() -> None:
     """A program that uses duo as a library has parameters, not options."""
-    modules = {module: tree for module, tree in _modules() if not module.startswith("cli/")}
-    found = {module: [text for text in _texts(tree) if OPTION.search(text)] for module, tree in modules.items()}
-    assert {module: texts for module, texts in found.items() if texts and module not in WITH_OPTIONS} == {}
-    assert sorted(module for module in WITH_OPTIONS if not found[module]) == []
+    modules = {module: tree for module, tree in MODULES.items() if not module.startswith("cli/")}
+    found = {(module, text) for module, tree in modules.items() for text in _texts(tree) if OPTION.search(text)}
+    assert [(module, text) for module, text in found if module not in WITH_OPTIONS] == []
+    assert {module for module, _ in found} == WITH_OPTIONS

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from duo.cli.commands.plan import render
-from duo.cli.commands.tune import Tuned, advise, choose
+from duo.cli.commands.tune import advise, choose
 from duo.diagnose.measure import SIZES
 from duo.diagnose.timing import Measurements
 
@@ -38,19 +38,15 @@ def advice(found: Measurements) -> tuple[str, str, str]:
     return verdict, options, render(tuned.prospects)[-1]
 
 
-def threads(tuned: Tuned) -> tuple[int, int, tuple[int, int]]:
-    return tuned.target, tuned.draft, tuned.concurrent
-
-
 def test_the_fastest_numbers_of_threads_are_chosen() -> None:
-    assert threads(choose(measured())) == (2, 2, (2, 1))
-    slow = measured()
+    tuned, slow = choose(measured()), measured()
+    assert (tuned.target, tuned.draft, tuned.concurrent) == (2, 2, (2, 1))
     slow.draft = {1: 0.005, 2: 0.02}
     slow.concurrent[2, 1] = (dict.fromkeys(SIZES, 9.0), 0.005)
     for n in SIZES:
         slow.target[2, n] = 9.0
     tuned = choose(slow)
-    assert threads(tuned) == (1, 1, (1, 1))
+    assert (tuned.target, tuned.draft, tuned.concurrent) == (1, 1, (1, 1))
     assert tuned.policy.alone.curve(len(SIZES)) == pytest.approx([0.2] * len(SIZES))
 
 

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 
 from duo.cli import load
 from duo.llama.devices import Device
+from tests.command import assert_refused
 from tests.unit.cli.runner import duo
 
 HIDDEN = {"GGML_VK_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
 SAID = "llama.cpp finds no GPU for Vulkan with GGML_VK_VISIBLE_DEVICES=3 (see duo doctor)"
+CARD = Device("Vulkan0", "a card", "GPU", 0)
 
 
-def test_commands_say_it() -> None:
-    with (
-        mock.patch.object(load, "built_gpu_backends", return_value=["Vulkan"]),
-        mock.patch.object(load, "gpus", return_value=[]),
-    ):
-        listed = duo("--list-devices", env=HIDDEN)
-        named = duo("-m", "missing.gguf", "-p", "x", "-dev", "Vulkan0", env=HIDDEN)
-        layers = duo("-m", "missing.gguf", "-p", "x", "-ngl", "99", env=HIDDEN)
-    assert (listed.status, listed.stderr) == (0, f"duo: warning: {SAID}\n")
+@pytest.mark.parametrize(("built", "found"), [(["Vulkan"], []), ([], []), (["Vulkan"], [CARD])])
+def test_commands_say_what_is_missing(built: list[str], found: list[Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "built_gpu_backends", lambda: built)
+    monkeypatch.setattr(load, "gpus", lambda: found)
+    listed = duo("--list-devices", env=HIDDEN)
     assert "CPU: " in listed.text
-    assert (named.status, named.stderr) == (2, f"duo: error: -dev: {SAID}\n")
+    if found or not built:
+        assert (listed.status, listed.stderr) == (0, "")
+        return
+    assert (listed.status, listed.stderr) == (0, f"duo: warning: {SAID}\n")
+    run = ("-m", "missing.gguf", "-p", "x")
+    assert_refused(duo(*run, "-dev", "Vulkan0", env=HIDDEN), f"-dev: {SAID}\n", status=2)
+    layers = duo(*run, "-ngl", "99", env=HIDDEN)
     assert layers.warnings == [f"duo: warning: -ngl: all layers stay on the CPU: {SAID}"]
-
-
-@pytest.mark.parametrize(("built", "found"), [([], []), (["Vulkan"], [Device("Vulkan0", "a card", "GPU", 0)])])
-def test_nothing_is_missing(built: list[str], found: list[Device]) -> None:
-    with (
-        mock.patch.object(load, "built_gpu_backends", return_value=built),
-        mock.patch.object(load, "gpus", return_value=found),
-    ):
-        assert duo("--list-devices", env=HIDDEN).stderr == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from tests.command import ROOT
 
 CPU = DeviceFacts("CPU", "Some CPU", "CPU", 8 * 10**9, 16 * 10**9)
 CARD = DeviceFacts("CUDA0", "NVIDIA A10", "GPU", 22 * 10**9, 24 * 10**9)
-NVIDIA, AMD, APPLE = Gpu("NVIDIA", "NVIDIA A10"), Gpu("AMD", "AMD GPU"), Gpu("Apple", "Apple GPU")
+NVIDIA, AMD = Gpu("NVIDIA", "NVIDIA A10"), Gpu("AMD", "AMD GPU")
 
 HEALTHY = Installation(
     versions={"duo": "1.0", "Python": "3.12.1", "llama-cpp-python": "0.3.36", "llama.cpp": "b1", "numpy": "2.0"},
@@ -49,11 +50,9 @@ def no_checkout() -> Iterator[None]:
 
 def change(**fields: Any) -> Installation:
     """HEALTHY with these fields; a dict is merged into what the field has."""
-    merged = {
-        name: replace(getattr(HEALTHY, name), **value) if name in ("host", "build") else value
-        for name, value in fields.items()
-    }
-    return replace(HEALTHY, **merged)
+    for name in {"host", "build"} & set(fields):
+        fields[name] = replace(getattr(HEALTHY, name), **fields[name])
+    return replace(HEALTHY, **fields)
 
 
 def gpu(card: Gpu | None, *backends: str, finds: bool = False, **more: Any) -> Installation:
@@ -91,15 +90,16 @@ def test_nothing_is_wrong(installation: Installation) -> None:
 
 def test_what_is_shown() -> None:
     lines = " ".join(" ".join(render(HEALTHY, [])).split())
-    assert "10.0 GB/s with one thread, 40.0 GB/s with 4" in lines
-    assert "at most 10.0 tokens/s" in lines
+    assert re.search(r"10\.0 GB/s with one thread, 40\.0 GB/s with 4.* at most 10\.0 tokens/s", lines)
     variables = {"GGML_VK_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "0"}
     here = change(build={"gpu_backends": ("Vulkan",)}, environment=variables, bandwidth=None)
     found = render(here, find_problems(here))
-    assert "backends    RPC, CPU, Vulkan (not started)" in found
-    assert "variables   GGML_VK_VISIBLE_DEVICES='', ZE_AFFINITY_MASK=0" in found
-    assert "GPU layers  no: this build finds no GPU" in found
-    assert "bandwidth   not measured: too little free memory" in found
+    assert {
+        "backends    RPC, CPU, Vulkan (not started)",
+        "variables   GGML_VK_VISIBLE_DEVICES='', ZE_AFFINITY_MASK=0",
+        "GPU layers  no: this build finds no GPU",
+        "bandwidth   not measured: too little free memory",
+    } <= {*found}
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_one_build_command_fixes_everything_that_a_build_can_fix() -> None:
     wrong = find_problems(here)
     found = [(problem.name, problem.advice) for problem in wrong]
     assert found == [("instructions", False), ("gpu", False), ("rpc", True)]
-    assert {frozenset(flags(problem.command)) for problem in wrong} == {
-        frozenset(["-DGGML_NATIVE=on", "-DGGML_CUDA=on", "-DGGML_RPC=on"])
-    }
+    assert flags(wrong[0].command) == {"-DGGML_NATIVE=on", "-DGGML_CUDA=on", "-DGGML_RPC=on"}
+    assert {problem.command for problem in wrong} == {wrong[0].command}
     assert render(here, wrong).count(f"      {wrong[0].command}") == 2, "once for what is wrong, once for advice"
     assert [problem["name"] for problem in json.loads(to_json(here, wrong))["problems"]] == [name for name, _ in found]
     stopped = gpu(None, "Vulkan", rpc=False, backends=("CPU",))
-    command = find_problems(stopped)[-1].command
-    assert flags(command) == {"-DGGML_VULKAN=on", "-DGGML_RPC=on"}, "a back end that did not start is kept"
+    assert flags(find_problems(stopped)[-1].command) == {"-DGGML_VULKAN=on", "-DGGML_RPC=on"}, (
+        "a back end that did not start is kept"
+    )
 
 
 def test_the_command_that_builds() -> None:

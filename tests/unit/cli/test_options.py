@@ -57,8 +57,7 @@ def test_a_typed_option_wins_over_the_environment() -> None:
 def test_model_names(typed: str, target: Path | str, draft: Path | str | None) -> None:
     options = parse(*typed.split())
     assert options.model_names() == (target, draft)
-    assert options.is_demo == (target == "demo")
-    assert options.names_target == (typed != "-e")
+    assert (options.is_demo, options.names_target) == (target == "demo", typed != "-e")
     assert options.has_draft == (options.is_demo or draft is not None)
 
 
@@ -102,17 +101,15 @@ def test_the_sampling_config(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_generation_config(tmp_path: Path) -> None:
     options = parse("--n-predict=5", "-r", r"a\n", "-r", "b", "--ignore-eos", "--verify", "rejection", "--temp", "1")
     config = options.config(escape=True)
-    assert config.stop == StopConfig(5, ("a\n", "b"), ignore_eos=True)
-    assert config.is_rejection
+    assert (config.stop, config.is_rejection) == (StopConfig(5, ("a\n", "b"), ignore_eos=True), True)
     assert options.config(escape=False).stop.stop_strings == (r"a\n", "b")
-    file, schema = tmp_path / "grammar", tmp_path / "schema"
-    file.write_text('root ::= "a"\n')
-    schema.write_text("{}")
-    grammars = [("--grammar", 'root ::= "a"'), ("--grammar-file", str(file)), ("-j", "{}"), ("-jf", str(schema))]
-    found = [parse(*arguments).config().grammar for arguments in grammars]
-    assert found[0] == found[1] == 'root ::= "a"'
-    assert found[2] == found[3]
-    assert "root ::=" in (found[2] or "")
+    for option, of_file, text, grammar in (
+        ("--grammar", "--grammar-file", 'root ::= "a"', 'root ::= "a"'), ("-j", "-jf", "{}", "root ::= object")
+    ):  # fmt: skip
+        (tmp_path / "file").write_text(f"{text}\n")
+        found = parse(option, text).config().grammar
+        assert found == parse(of_file, tmp_path / "file").config().grammar
+        assert grammar in str(found)
 
 
 def test_messages_name_options_instead_of_parameters() -> None:

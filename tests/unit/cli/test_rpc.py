@@ -34,11 +34,11 @@ def test_a_server_of_another_protocol_and_one_that_hangs(tiny: Path, answer: byt
     with socket.create_server(("127.0.0.1", 0)) as listening, mock.patch("duo.llama.devices._PROBE_S", 0.1):
 
         def serve() -> None:
-            connection, _ = listening.accept()
-            connection.sendall(answer or b"")
-            connection.close()
+            if answer is not None:
+                with listening.accept()[0] as connection:
+                    connection.sendall(answer)
 
-        thread = threading.Thread(target=serve if answer is not None else lambda: None)
+        thread = threading.Thread(target=serve)
         thread.start()
         name = f"127.0.0.1:{listening.getsockname()[1]}"
         run = duo("-m", tiny, *TEXT, "--rpc", name)

@@ -22,12 +22,11 @@ MISSING = "-m missing.gguf -p x"
 OPTIONS = [
     ("-ngl x", "'x' is not a number or 'auto' or 'all'"),
     ("--schedule fast", "--schedule must be one of auto, async, sync, off, not 'fast'"),
-    ("-Cr nonsense", "-Cr"),
+    (f"-Cr 0-{'9' * 5000}", "-Cr"),
     ("--logit-bias 12", "'12' is not of the form TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf"),
     ("--grammar 'root ::= \"a\"' -j {}", "--grammar and -j each give a grammar"),
     ("-j {", "-j is not valid JSON: "),
     ('-j \'{"type": "nonsense"}\'', "-j is an invalid or unsupported JSON schema: "),
-    (f"-Cr 0-{'9' * 5000}", "-Cr"),
     ("-hf user/repo", "-m and -hf both name the target"),
     ("-md a.gguf -hfd user/repo", "-md and -hfd both name the draft"),
     ("-f prompt.txt", "-p and -f both give a prompt"),
@@ -45,13 +44,41 @@ OTHERS = [
     ("check -m missing.gguf", "nothing to check without a draft: name one with -md or -hfd"),
     ("check --verify rejection --temp 1", "the draft changes the text by design"),
     ("chat ftp://a", "'ftp://a' is not a URL"),
-    ("bench -m missing.gguf --draft 1000000000", "--draft must be at most 64"),
     (f"bench -m missing.gguf --draft {'9' * 5000}", "neither a number of at least 1 nor auto"),
     ("back -m a.gguf -hf user/repo", "-m and -hf both name the draft"),
     ("lead -m none.gguf --host 0.0.0.0", "--host 0.0.0.0: other machines can reach this address"),
     ("rpc-server -H 0.0.0.0", "--insecure-bind"),
     ("rpc-server -d GPU99", "unknown device GPU99"),
     ("rpc-server -d none", "-d none"),
+]
+
+ARGUMENTS = [
+    ("chat a b", "(b) (see duo chat --help)"),
+    ("lead --host", "--host requires an argument (see duo lead --help)"),
+    ("lead --port 80a", "'--port': '80a' is not a number (see duo lead --help)"),
+    ("-m x --temp hot", "'--temp' / '--temperature': 'hot' is not a number (see duo --help-all)"),
+    ("-m x --chat=1", "--chat takes no value"),
+    *((f"-m x {name}", f"No such option: {name}") for name in ("-cnvx", "-nx", "-n5x", "-pHello", "-v1", "-5")),
+    ("-m x -dm y", "No such option: -dm; similar: -md, "),
+    ("lead --no-jina", "--no-jina; similar: --no-jinja"),
+    ("--host 0.0.0.0", "--host; an option of `duo lead` and `duo rpc-server` (see duo --help-all)"),
+    ("doctor -m x", "-m; an option of `duo` (see duo doctor --help)"),
+    ("-x", "No such option: -x (see duo --help-all)"),
+    # Words that users of other programs type
+    ("run llama3.2", "no command 'run': `duo chat -hf USER/REPO:QUANT` or `duo -hf"),
+    ("run hf.co/user/repo:Q8_0", "`duo chat -hf user/repo:Q8_0` or"),
+    ("run --verbose ./main.gguf", "`duo chat -m ./main.gguf` or"),
+    ("pul user/repo", "no command 'pul': `duo chat -hf user/repo` or"),
+    ("serv", "no command 'serv': `duo lead -m FILE` serves a model"),
+    ("ps", "no service in the background"),
+    ("'my model.gguf' -p x", "a model follows -m: `duo chat -m 'my model.gguf'`, or `duo -m"),
+    ("http://localhost:5555", "`duo chat http://localhost:5555`"),
+    ("'Why is the sky blue?'", "a prompt follows -p: `duo -m FILE -p 'Why is the sky blue?'`"),
+    ("benhc", "no command 'benhc': similar: bench\n"),
+    ("-m a.gguf lad", "similar: lead\n"),
+    ("-m a.gguf -v 1", "no command '1': a switch such as -v takes no value"),
+    ("profile", "`duo tune --list`"),
+    ("help nonsense", "no command 'nonsense': `duo --help` lists the commands"),
 ]
 
 RPC = [
@@ -66,7 +93,9 @@ RPC = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), [*((f"{MISSING} {more}", said) for more, said in OPTIONS), *OTHERS])
+@pytest.mark.parametrize(
+    ("arguments", "said"), [*((f"{MISSING} {more}", said) for more, said in OPTIONS), *OTHERS, *ARGUMENTS]
+)
 def test_what_is_refused(arguments: str, said: str) -> None:
     assert_refused(duo(*shlex.split(arguments)), said, status=2)
 
@@ -84,14 +113,7 @@ def test_numbers_out_of_range_are_refused_by_the_name_of_their_option(command: s
 @pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
 @pytest.mark.parametrize(("arguments", "said"), RPC)
 def test_rpc_servers_that_exclude_each_other(arguments: str, said: str) -> None:
-    assert_refused(duo(*shlex.split(f"{MISSING} {arguments}")), said, status=2)
-
-
-def test_an_option_about_the_devices_of_one_model(tiny: Path) -> None:
-    run = duo("-m", tiny, "-md", tiny, "-p", "x", "-ts", "1,1" + 97 * ",1")
-    *warnings, line = run.stderr.splitlines()  # the first may be a warning that there are no GPUs
-    assert line.startswith("duo: error: -ts: llama.cpp supports at most 16 devices"), run.stderr
-    assert (run.status, run.stdout, warnings) == (2, b"", run.warnings)
+    test_what_is_refused(f"{MISSING} {arguments}", said)
 
 
 def test_a_build_without_rpc_names_the_command_that_adds_it() -> None:
