@@ -30,19 +30,6 @@ def model(tiny: Path) -> Iterator[Model]:
         yield loaded
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that are started."""
-    found, start = [], subprocess.Popen
-
-    def record(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        found.append(start(*arguments, **options))
-        return found[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", record)
-    return found
-
-
 def allowed(grammar: Grammar, model: Model) -> set[bytes]:
     """The spellings of the tokens that the text may continue with."""
     logits = np.zeros(model.n_vocab, np.float32)
@@ -106,7 +93,15 @@ def test_a_grammar_is_refused_with_the_reason(model: Model, text: str, capfd: py
     assert allowed(Grammar(model, 'root ::= "ab"'), model) == {b"a"}, "the next one is not affected"
 
 
-def test_one_process_serves_one_grammar_after_the_other(tiny: Path, started: list[subprocess.Popen[bytes]]) -> None:
+def test_one_process_serves_one_grammar_after_the_other(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
     with closing(Model(ModelConfig(tiny))) as model:
         Grammar(model, 'root ::= "ab"')
         with pytest.raises(UsageError):
@@ -146,13 +141,11 @@ def test_texts_of_an_engine(tiny: Path, capfd: pytest.CaptureFixture[str]) -> No
         assert answer.text in ("badcab", "fedcab")
         assert answer.stop_reason == "end of text"
         assert engine.generate("a", json_schema='{"const": "bed"}').text == '"bed"'
-        for wrong in (
-            {"grammar": "nonsense"},
-            {"grammar": LATER},
-            {"json_schema": "{"},
-            {"json_schema": '{"type": 5}'},
-        ):
+        for grammar in ("nonsense", LATER):
             with pytest.raises(UsageError):
-                engine.generate("a", **wrong)  # type: ignore[arg-type]
+                engine.generate("a", grammar=grammar)
+        for schema in ("{", '{"type": 5}'):
+            with pytest.raises(UsageError):
+                engine.generate("a", json_schema=schema)
         assert engine.generate("a", grammar='root ::= "bed"').text == "bed"
     assert capfd.readouterr() == ("", "")

@@ -58,7 +58,6 @@ def test_threads_that_share_the_machine_with_another_process_soon_leave_their_co
 
 # A model that threads still use when it is closed or the process ends, and texts that overflow a stack
 
-# Tabs are not in the vocabulary: llama.cpp needs a second for this text.
 START = """
 import sys, threading, time
 from pathlib import Path
@@ -66,9 +65,8 @@ from duo.config import ModelConfig
 from duo.llama.model import Model
 model = Model(ModelConfig(Path(sys.argv[1])), vocabulary_only=True)
 """
-TOKENISING = (
-    START
-    + """
+# Tabs are not in the vocabulary: llama.cpp needs a second for this text.
+TOKENISING = """
 begun = threading.Event()
 def tokenize():
     begun.set()
@@ -79,19 +77,15 @@ time.sleep(0.1)
 if "close" in sys.argv:
     model.close()
 """
-)
-LONG_WORDS = (
-    START
-    + """
+LONG_WORDS = """
 for character in "a! ":
     assert model.tokenize(character * 200_000) == [ord(character)] * 200_000
 """
-)
 
 
 @pytest.mark.parametrize("ending", ["close", "exit", "daemon"])
 def test_a_model_is_not_freed_while_a_thread_tokenises(tmp_path: Path, ending: str) -> None:
-    done = python(TOKENISING, tiny_llama(tmp_path / "model.gguf"), ending)
+    done = python(START + TOKENISING, tiny_llama(tmp_path / "model.gguf"), ending)
     assert done.status == 0, done.stderr[-1000:]
     assert done.text == "tokens 200001\n" or ending == "daemon"
 
@@ -99,5 +93,5 @@ def test_a_model_is_not_freed_while_a_thread_tokenises(tmp_path: Path, ending: s
 @pytest.mark.parametrize("pre", ["deepseek-llm", "tekken"])
 def test_a_long_word_does_not_overflow_the_stack(tmp_path: Path, pre: str) -> None:
     """The splitting of some vocabularies recurses for each character: 8 MiB of a stack end after some 20,000."""
-    done = python(LONG_WORDS, tiny_bpe(tmp_path / "model.gguf", pre))
+    done = python(START + LONG_WORDS, tiny_bpe(tmp_path / "model.gguf", pre))
     assert done.status == 0, done.stderr[-1000:]

@@ -209,22 +209,18 @@ def until(condition: Callable[[], object]) -> None:
     pytest.fail("the condition was never met")
 
 
+def until_one_waits() -> None:
+    """Another thread waits on a queue."""
+    until(lambda: WatchedCondition.waiting)
+
+
 def wakes(act: Callable[[], object], wait: Callable[[], T]) -> T:
-    """What `wait` returns on another thread after `act`; a lost wake-up fails the join."""
+    """What `wait` returns on another thread after `act`, which comes while it waits; a lost wake-up fails."""
     results: list[T] = []
     thread = threading.Thread(target=lambda: results.append(wait()), daemon=True)
     thread.start()
+    until_one_waits()
     act()
     thread.join(timeout=60)
     assert not thread.is_alive(), "the wake-up was lost"
     return results[0]
-
-
-def when_waiting(act: Callable[[], object]) -> Callable[[], None]:
-    """`act`, as soon as another thread waits on a queue."""
-
-    def act_later() -> None:
-        until(lambda: WatchedCondition.waiting)
-        act()
-
-    return act_later

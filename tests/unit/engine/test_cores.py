@@ -99,8 +99,8 @@ def test_threads_that_the_system_does_not_start(monkeypatch: pytest.MonkeyPatch)
     assert threading.active_count() == before
 
 
-def config(target: int, beside: tuple[int, int], *draft: int) -> ThreadConfig:
-    return ThreadConfig(target, target, draft, beside)
+def config(target: int, concurrent: tuple[int, int], *draft: int) -> ThreadConfig:
+    return ThreadConfig(target, target, draft, concurrent)
 
 
 @pytest.mark.parametrize(

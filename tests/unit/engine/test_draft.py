@@ -12,7 +12,7 @@ from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Guess, Proposal
 from tests.fakes import Eager, FakeContext, ManualClock
-from tests.unit.engine.helpers import PROMPT, Unthreaded, begun, take, wakes, when_waiting
+from tests.unit.engine.helpers import PROMPT, Unthreaded, begun, take, until_one_waits, wakes
 
 LONG = 3600.0
 NEXT = len(PROMPT)
@@ -45,7 +45,8 @@ def offer(draft: Unthreaded, token: int = 7, *, position: int = NEXT, seconds: f
 
 def stale_then_useful(draft: Unthreaded) -> None:
     draft.queue.publish(9, NEXT, Guess(8, 1.0), 1, 0.001)
-    when_waiting(lambda: offer(draft))()
+    until_one_waits()
+    offer(draft)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +56,14 @@ def stale_then_useful(draft: Unthreaded) -> None:
 )
 def test_what_wakes_the_target(act: Callable[[Unthreaded], None], taken: tuple[int, ...]) -> None:
     draft = concurrent()
-    assert wakes(when_waiting(lambda: act(draft)), lambda: take(draft)).tokens == taken
+    assert wakes(lambda: act(draft), lambda: take(draft)).tokens == taken
 
 
 def test_a_commit_wakes_the_draft() -> None:
     draft = begun(FakeContext(), Eager(4, 1))
     draft.start()
     offer(draft)
-    assert wakes(when_waiting(lambda: draft.commit((7,), None)), draft.queue.wait_for_room) is True
+    assert wakes(lambda: draft.commit((7,), None), draft.queue.wait_for_room) is True
 
 
 def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step() -> None:

@@ -70,23 +70,16 @@ def test_a_closed_model_is_not_used(tmp_path: Path) -> None:
 # Fragments
 
 
-@pytest.mark.parametrize("text", ["the cat sat", "  the", "", "\n the\n\n", "the</s>cat", "日本 the", "é\x00a"])
-@pytest.mark.parametrize("name", ["bpe", "words"])
-def test_a_fragment_spells_the_text_and_nothing_else(name: str, text: str, request: pytest.FixtureRequest) -> None:
-    """A SentencePiece vocabulary puts a space in front of a text; special tokens are text here."""
-    model: Model = request.getfixturevalue(name)
-    tokens = model.fragment(text.encode())
-    assert b"".join(map(model.piece, tokens)) == text.encode()
-    assert not {model.bos, model.eos} & set(tokens)
-
-
-@pytest.mark.parametrize(
-    "text", ["the cat", " the cat", "<s>the cat</s>the cat</s> the cat", "</s>the", "a</s>\n", "the cat\n"]
-)
-@pytest.mark.parametrize("name", ["bpe", "words"])
-def test_the_text_of_a_prompt(name: str, text: str, request: pytest.FixtureRequest) -> None:
-    model: Model = request.getfixturevalue(name)
-    assert model.prompt_text(model.tokenize(text)).decode() == (text.removeprefix("<s>") if name == "words" else text)
+def test_fragments_and_prompts_spell_the_text_and_nothing_else(bpe: Model, words: Model) -> None:
+    """A SentencePiece vocabulary puts a space in front of a text; in a fragment, special tokens are text."""
+    for model in (bpe, words):
+        for text in ("the cat sat", "  the", "", "\n the\n\n", "the</s>cat", "日本 the", "é\x00a"):
+            tokens = model.fragment(text.encode())
+            assert b"".join(map(model.piece, tokens)) == text.encode()
+            assert not {model.bos, model.eos} & set(tokens)
+        for text in ("the cat", " the cat", "<s>the cat</s>the cat</s> the cat", "</s>the", "a</s>\n", "the cat\n"):
+            expected = text.removeprefix("<s>") if model is words else text
+            assert model.prompt_text(model.tokenize(text)).decode() == expected
 
 
 @pytest.mark.parametrize("token", [-1, 10**6])
