@@ -31,20 +31,15 @@ print("Hello")
 CONTROLS = {"button", "link", "textbox", "checkbox", "spinbutton", "DisclosureTriangle", "img", "image", "dialog"}
 # Texts with too little contrast to what is behind them, each as [text, ratio].
 FAINT = """() => {
-    const parse = (text) => {
-        const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
-        return { rgb: [r, g, b], a };
-    };
-    const luminance = ({ rgb }) => {
-        const [r, g, b] = rgb.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const luminance = (colour) => {
+        const [r, g, b] = colour.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
     const behind = (element) => {
-        for (; element; element = element.parentElement) {
-            const colour = parse(getComputedStyle(element).backgroundColor);
-            if (colour.a === 1) return colour;
-        }
-        return { rgb: [255, 255, 255], a: 1 };
+        if (!element) return [255, 255, 255];
+        const [r, g, b, a = 1] = parse(getComputedStyle(element).backgroundColor);
+        return a === 1 ? [r, g, b] : behind(element.parentElement);
     };
     const faint = [];
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

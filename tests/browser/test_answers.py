@@ -47,13 +47,21 @@ def test_another_conversation_that_is_opened_during_retry_is_left_alone(page: An
     assert len(slot.requests) == 1
 
 
-def test_an_answer_is_kept_if_retry_brings_nothing(page: Any, slot: ScriptedSlot) -> None:
-    slot.error, slot.error_at = ValueError("no more ideas"), 0
-    page.get_by_role("button", name="Retry").click()
-    expect(answer(page)).to_contain_text("no more ideas")
+def test_errors_are_shown_and_an_answer_is_kept_if_retry_brings_nothing(page: Any, slot: ScriptedSlot) -> None:
+    slot.error, slot.error_at, slot.n_step = ValueError("no more ideas"), 0, 3
+    retry = answer(page).get_by_role("button", name="Retry")
+    retry.click()
+    expect(answer(page)).to_contain_text("The generation failed: no more ideas.")
     assert contents(page) == ["Go on", "The first."]
     page.reload()
     expect(text_of(page)).to_have_text("The first.")
+    slot.error_at = 1
+    retry.click()
+    expect(text_of(page)).to_have_text("The")
+    expect(answer(page)).to_contain_text("no more ideas")
+    slot.error, slot.n_ctx = None, 64
+    send(page, "long " * 100)
+    expect(answer(page).locator(".failed")).to_contain_text("context")
 
 
 def test_a_message_without_an_answer_is_not_sent_again(page: Any, slot: ScriptedSlot) -> None:

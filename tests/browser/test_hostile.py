@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.browsing import Visits, answer, ask, overflow, send, stored, text_of
+from tests.browser.browsing import Visits, answer, ask, overflow, stored, text_of
 from tests.scripted import ScriptedSlot
 
 expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
@@ -127,20 +127,6 @@ def test_reasoning_and_tool_calls(page: Any, slot: ScriptedSlot) -> None:
     expect(reasoning.locator("strong")).to_have_text("think")
     expect(answer(page)).to_contain_text("Tool call: get_<b>")
     expect(answer(page).locator(".call code")).to_have_text('{\n  "city": "Paris"\n}')
-
-
-def test_errors_of_the_lead_are_shown_in_its_words(page: Any, slot: ScriptedSlot) -> None:
-    slot.error, slot.error_at = ValueError("no more ideas"), 1
-    slot.n_step = 3
-    send(page, "Hello")
-    expect(answer(page)).to_contain_text("The generation failed: no more ideas.")
-    expect(text_of(page)).to_have_text("Par")
-    slot.error = None
-    answer(page).get_by_role("button", name="Retry").click()
-    expect(text_of(page)).to_have_text("Paris is the capital of France.")
-    slot.n_ctx = 64
-    send(page, "long " * 100)
-    expect(answer(page).locator(".failed")).to_contain_text("context")
 
 
 def test_small_windows_and_zoom_show_wide_texts_without_a_horizontal_scroll(
