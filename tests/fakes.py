@@ -166,7 +166,6 @@ class FakeContext:
         self.n_vocab = n_vocab
         self.threads: set[int] = set()  # that have called decode
         self.batches: list[int] = []
-        self.n_refused = 0  # decodes that an abort() kept from beginning
         self.teams: list[int] = []  # the number of threads that each batch was computed with; 0: as it was made
         self._n_threads = (0, 0)
         self._busy = threading.Lock()
@@ -186,7 +185,6 @@ class FakeContext:
             assert len(self.batches) < 5000, "an endless loop"
             assert all(0 <= token < self.n_vocab for token in tokens)
             if self._aborted:
-                self.n_refused += 1
                 raise DecodeAborted("aborted")
             self.threads.add(threading.get_ident())
             self.batches.append(len(tokens))

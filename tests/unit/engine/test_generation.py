@@ -14,7 +14,7 @@ from duo.errors import DecodeError
 from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
-from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
+from tests.fakes import Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, run
 
 N = 60
@@ -45,18 +45,6 @@ def test_no_more_candidates_are_verified_than_can_be_rolled_back(
     assert run(generation) == TEXT
     n_verified = max(step.n_candidates for step in generation.metrics.steps)
     assert n_verified == n_rollback if schedule is Schedule.SYNC else n_verified <= n_rollback
-
-
-# The prompt
-
-
-def test_a_long_prompt_is_prefilled_in_batches() -> None:
-    target, draft = FakeContext(n_batch=4), FakeContext(n_batch=4)
-    prompt, done = [token % N_VOCAB for token in range(50)], list[int]()
-    generation = Writing(target, draft, make_ending(5), prompt=prompt, on_prompt=done.append)
-    assert run(generation) == text_after(prompt, 5)
-    assert done == [4 * i for i in range(1, 13)]
-    assert generation.metrics.n_prompt == 50
 
 
 # The end
