@@ -1,20 +1,71 @@
-"""What a draft with another vocabulary is told and offers: tests/proof/test_sources.py has whole texts."""
+"""A draft with another vocabulary: whatever it does, the text is the target's own."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duo.engine.decoder import Cache
 from duo.engine.metrics import Metrics
 from duo.engine.queue import DraftUpdate
-from duo.engine.translated import TranslatedTarget
+from duo.engine.translated import TranslatedTarget, Translation
+from duo.spec.sampling import Greedy
+from duo.spec.schedule import Schedule
 from duo.spec.translation import Translator
 from duo.spec.types import Guess
+from tests.fakes import N_VOCAB, THREADS, FakeContext, Scripted, text_after
 from tests.tokenizers import Words
-from tests.unit.engine.helpers import PROMPT
+from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
 
 TARGET = Words("a", "b", "ab", " a", " b", " ", "é", b"\xc3", b"\xa9", "aba", "\n", "bb", " ab", "é a", "b a")
+assert TARGET.n_vocab == N_VOCAB
 DRAFT = Words(" aba", "bab", "a b", "abab", " bé", "éa", "b\n", " ", all_bytes=True)
 DRAFT_PROMPT = [7, 7]
+TEXT = text_after(PROMPT, 30)
+BYTES = b"".join(map(TARGET.piece, TEXT))
+
+
+class ToyTranslation(Translation):
+    def __init__(self) -> None:
+        """Without models."""
+
+    def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
+        return list(DRAFT_PROMPT), Translator(TARGET, DRAFT, len(text), DRAFT_PROMPT)
+
+    def guesser(self, *, ends: bool) -> Greedy:
+        return Greedy(() if ends else (DRAFT.end,))
+
+
+def mostly_right(prefix: Sequence[int]) -> int:
+    """What the target writes next, in the draft's tokens, but sometimes any token."""
+    text = b"".join(map(DRAFT.piece, prefix[len(DRAFT_PROMPT) :]))
+    right = DRAFT.fragment(BYTES[len(text) :]) if sum(prefix) % 4 and BYTES.startswith(text) else []
+    return (right or [sum(prefix) * 31 % DRAFT.n_vocab])[0]
+
+
+@pytest.mark.parametrize("n_ctx", [8, 1000])
+@given(
+    moves=st.lists(st.integers(0, 4), max_size=30),
+    script=st.lists(st.sampled_from(Schedule), min_size=1, max_size=30),
+    probes=st.lists(st.booleans(), max_size=30),
+)
+def test_the_schedule_changes_at_any_step(
+    n_ctx: int, moves: list[int], script: list[Schedule], probes: list[bool]
+) -> None:
+    numbers, context = iter(moves), FakeContext(mostly_right, n_ctx=n_ctx, n_vocab=DRAFT.n_vocab)
+    draft = Unthreaded(Cache(context), Scripted(4, 6, iter(script), iter(probes)), THREADS, ToyTranslation())
+
+    def move() -> None:
+        for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
+            draft.drafter.step()
+
+    generation = Writing(FakeContext(during=move), draft, make_ending(len(TEXT)))
+    assert run(generation, lambda _: move()) == TEXT
+    assert generation.metrics.draft_error is None
 
 
 class OneSide:

@@ -48,6 +48,7 @@ def test_close_waits_for_the_users_of_a_handle_and_of_its_children(
         closing.result(60)
     assert [user.result(60) for user in users] == [[], []]
     handle.close()
+    assert handle.closed
     assert freed == ["child", "pointer"][not has_child :], "each once"
     with pytest.raises(ClosedError, match=r"^Handle is closed$"), used.use():
         pass
