@@ -2,11 +2,12 @@
 
 A batch of k candidates, of which the first i survive with probability s_i = a(c_1)···a(c_i), is worth
 
-    value(k, wait) = 1 + Σ s_i - λ · (wait + T(k+1)) + s_{k+1} · worth(lead)
+    value(k, wait) = 1 + Σ s_i - λ · (wait + T(k+1)) + s_{k+1} · worth(head start)
 
-tokens: the tokens it adds, minus what the time it takes yields at the rate λ, plus the value of the lead that the draft
-keeps if all k candidates and the target's own next token are as drafted. T is the target's time for a batch; λ and
-worth() come from duo/spec/forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that rate.
+tokens: the tokens it adds, minus what the time it takes yields at the rate λ, plus the value of the head start that
+the draft keeps if all k candidates and the target's own next token are as drafted. T is the target's time for a batch;
+λ and worth() come from duo/spec/forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that
+rate.
 What the draft prepares for a rejection is left out: in replays it made no difference (benchmarks/NOTES.md).
 
 Both rules return a number of candidates. One larger than `len(chances)` means: wait for the next one.
@@ -41,8 +42,8 @@ def best_batch(
     """The number of candidates with the highest value, and this."""
     rate, n_ready = forecast.rate, len(chances)
     is_drafting = bool(draft_s) and next_s < math.inf
-    # The draft's lead includes the finished part of the token in progress.
-    lead = n_ready + (1 - next_s / draft_s if is_drafting else 0.0)
+    # The head start includes the finished part of the token in progress.
+    head_start = n_ready + (1 - next_s / draft_s if is_drafting else 0.0)
     survival, expected, wait_s = 1.0, 0.0, 0.0
     best, best_value = 0, -math.inf
     for k in range(n_max + 1):
@@ -55,8 +56,8 @@ def best_batch(
         survival *= chances[k] if k < n_ready else mean
         if survival < _HOPELESS and k > n_ready:
             break
-        lead_then = lead - k - 1 + (seconds / draft_s if is_drafting else 0.0)
-        value = expected - rate * seconds + survival * forecast.worth_of(lead_then)
+        head_start_then = head_start - k - 1 + (seconds / draft_s if is_drafting else 0.0)
+        value = expected - rate * seconds + survival * forecast.worth_of(head_start_then)
         if value > best_value:
             best, best_value = k, value
     return best, best_value
@@ -75,8 +76,8 @@ def best_in_order(
 
     The confidence of a candidate depends on the token drawn before it, so whether one is verified must not depend on
     later confidences or on how many there are (see Rejection in duo/spec/verify.py). Candidates are taken from left to
-    right while the value of some longer batch, with `mean` for the rest, exceeds that of stopping. The lead, which
-    depends on later draws, has no value here.
+    right while the value of some longer batch, with `mean` for the rest, exceeds that of stopping. The
+    head start, which depends on later draws, has no value here.
     """
     survival = 1.0
     for k in range(n_max):

@@ -242,6 +242,12 @@ def test_every_message_in_troubleshooting_is_in_the_code() -> None:
     assert [part for part in sorted(parts) if not any(part in text for text in texts)] == []
 
 
+def test_every_file_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not any((ROOT / top / name).exists() for top in ("", "duo"))] == []
+
+
 def test_every_link_leads_somewhere() -> None:
     assert documents.broken_links() == []
 
