@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -17,10 +14,10 @@ import pytest
 from duo.link import messages
 from duo.link.draft_connection import SPARE, Admission
 from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Unable, Welcome
-from duo.link.remote_drafts import MOST, STALL_S
+from duo.link.remote_drafts import MOST
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import FINGERPRINT, TOKEN, TRUTH, Back, N, Stage, candidate, hello
+from tests.unit.link.backs import FINGERPRINT, TOKEN, TRUTH, Back, Stage, candidate, hello
 
 
 @pytest.fixture
@@ -197,36 +194,6 @@ def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: 
     stage.wait_for("stale", 2)
     stage.begin()
     assert joined.begin().serial > begin.serial
-
-
-def test_another_back_takes_over_from_one_that_falls_silent(
-    stage: Stage, joined: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    late_s, ready = [0.0], threading.Event()
-    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + late_s[0])
-    for module in ("remote_drafts", "draft_connection"):
-        monkeypatch.setattr(f"duo.link.{module}.time", clock)
-
-    def decode() -> None:
-        if len(stage.target.tokens) > N // 2:
-            assert ready.wait(60)
-            stage.pace()
-
-    with stage.back() as honest:
-        honest.say(hello(model="honest"))
-        assert isinstance(honest.hear(), Welcome)
-        stage.begin(decode)
-        joined.begin()  # and nothing more
-        late_s[0] = 2 * STALL_S
-        stage.go_on()
-        begin = honest.begin()
-        ready.set()
-        honest.draft(begin, TRUTH.get)
-        stage.finish()
-    assert stage.n_accepted > 0
-    assert stage.drafts.n_connected == 1, "it may take over again"
-    assert "draft back at back:1 does not answer" in caplog.text
-    assert re.search(r"draft honest at \S+ is in use", caplog.text)
 
 
 def test_a_draft_counts_its_candidates_in_all_texts(stage: Stage, joined: Back) -> None:

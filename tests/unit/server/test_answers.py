@@ -23,48 +23,15 @@ def text_of(document: dict[str, Any]) -> str:
     return str(choice.get("text", choice.get("delta", {}).get("content", "")))
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "prefix", "content"),
-    [
-        (COMPLETIONS, "text_completion", "cmpl-", {"text": TEXT}),
-        (CHAT, "chat.completion", "chatcmpl-", {"message": {"role": "assistant", "content": TEXT}}),
-    ],
-)
-def test_a_whole_answer(client: TestClient, path: str, kind: str, prefix: str, content: dict[str, Any]) -> None:
-    document = answer_of(client, path)
-    assert (document["object"], document["model"]) == (kind, "scripted")
-    assert document["id"].startswith(prefix)
-    assert document["id"] != answer_of(client, path)["id"]
-    assert document["choices"] == [{"index": 0, **content, "logprobs": None, "finish_reason": "stop"}]
-    assert answer_of(client, path.removeprefix("/v1"))["choices"] == document["choices"]
+# tests/process/server/curl.txt records whole answers and streams with all of their fields.
 
 
-@pytest.mark.parametrize(("path", "kind"), [(COMPLETIONS, "text_completion"), (CHAT, "chat.completion.chunk")])
-def test_a_stream(client: TestClient, path: str, kind: str) -> None:
-    chunks = chunks_of(client, path)
-    assert "".join(map(text_of, chunks)) == TEXT
-    assert {chunk["object"] for chunk in chunks} == {kind}
-    assert len({chunk["id"] for chunk in chunks}) == 1
-    assert [choice_of(chunk)["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
-    if path == CHAT:
-        assert choice_of(chunks[0])["delta"] == {"role": "assistant", "content": ""}
-        assert all("role" not in choice_of(chunk)["delta"] for chunk in chunks[1:])
-
-
-def test_usage_counts_tokens_and_what_was_cached(client: TestClient) -> None:
-    for n_cached in (0, 6):
-        usage = {
-            "prompt_tokens": 7,
-            "completion_tokens": 9,
-            "total_tokens": 16,
-            "prompt_tokens_details": {"cached_tokens": n_cached},
-        }
-        assert answer_of(client, COMPLETIONS, prompt="abcdef", max_tokens=9)["usage"] == usage
-    asked: Any = {"prompt": "abcdef", "max_tokens": 9}
-    *chunks, last = chunks_of(client, COMPLETIONS, stream_options={"include_usage": True}, **asked)
-    assert (last["choices"], last["usage"]) == ([], usage)
-    chunks += chunks_of(client, COMPLETIONS, stream_options={"include_usage": False}, **asked)
-    assert not any("usage" in chunk for chunk in chunks)
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_each_answer_has_an_id_of_its_own(client: TestClient, path: str) -> None:
+    found = [answer_of(client, path), answer_of(client, path.removeprefix("/v1")), *chunks_of(client, path)]
+    assert found[0]["choices"] == found[1]["choices"]
+    assert [document["id"] for document in found[2:]] == [found[2]["id"]] * (len(found) - 2)
+    assert len({document["id"] for document in found}) == 3
 
 
 def test_timings_count_the_prompt_the_text_and_the_candidates(client: TestClient) -> None:
@@ -109,6 +76,7 @@ def test_where_a_text_ends(client: TestClient, fields: dict[str, Any], text: str
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
 CALL = '<tool_call>\n{"name": "now", "arguments": {"a": 1}}\n</tool_call>'
 THINKS: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
+NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 def message_of(chunks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -144,6 +112,9 @@ FUNCTION = {"name": "now", "arguments": '{"a": 1}'}
         ({"tools": TOOLS}, f"Wait.\n{CALL}", {"content": "Wait.", "tool_calls": [FUNCTION]}, "tool_calls"),
         ({"tools": TOOLS, "max_tokens": 40}, CALL, {"content": CALL[:40]}, "length"),
         ({"tools": TOOLS, "stop": "</tool"}, CALL, {"content": CALL[: -len("</tool_call>")]}, "stop"),
+        ({"tools": TOOLS, "tool_choice": "none"}, CALL, {"content": CALL}, "stop"),
+        ({}, "<think>Hm.</think>Yes.", {"reasoning_content": "Hm.", "content": "Yes."}, "stop"),
+        (NO_THOUGHT, "<think>Hm.</think>Yes.", {"reasoning_content": "Hm.", "content": "Yes."}, "stop"),
         ({"tools": TOOLS} | THINKS, f"Hm. </think>{CALL}",
          {"content": None, "reasoning_content": "Hm.", "tool_calls": [FUNCTION]}, "tool_calls"),
         ({}, CALL, {"content": CALL}, "stop"),

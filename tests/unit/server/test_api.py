@@ -33,38 +33,20 @@ def asked(client: TestClient, slot: ScriptedSlot, path: str = TEXTS[0], **fields
     return slot.requests[-1].config
 
 
-# Malformed bodies
-
-MALFORMED = {
-    "empty": b"",
-    "bare word": b"hello",
-    "truncated": b'{"prompt": "a"',
-    "trailing data": b'{"prompt": "a"} {}',
-    "null": b"null",
-    "number": b"5",
-    "array": b"[]",
-    "string": b'"prompt"',
-    "invalid UTF-8": b'{"prompt": "\xff\xfe", "content": "\xff"}',
-    "lone surrogate": b'{"prompt": "\\ud800", "content": "\\ud800"}',
-    "UTF-16": '{"prompt": "a"}'.encode("utf-16"),
-    "NaN": b'{"temperature": NaN}',
-    "Infinity": b'{"temperature": -Infinity}',
-    "float overflow": b'{"temperature": 1e999}',
-    "unclosed arrays": DEEP,
-    "nested arrays": DEEP + b"]" * 100_000,
-    "unclosed objects": b'{"a":' * 100_000,
-    "nested unknown field": b'{"unknown": ' + DEEP + b"]" * 100_000 + b"}",
-    "nested schema": b'{"prompt": "a", "json_schema": ' + b'{"items":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
-    "nested messages": b'{"messages": ' + DEEP + b"]" * 100_000 + b"}",
-    "nested prompt": b'{"prompt": ' + DEEP + b"]" * 100_000 + b"}",
-    "form encoding": b"prompt=a&max_tokens=1",
-}
+# tests/fuzz/test_http_api.py damages bodies; these are those that libraries differ in most.
+MALFORMED = (
+    b"", b"hello", b"null", b'{"prompt": "a"} {}', b"prompt=a&max_tokens=1", '{"prompt": "a"}'.encode("utf-16"),
+    b'{"prompt": "\xff\xfe", "content": "\xff"}', b'{"prompt": "\\ud800", "content": "\\ud800"}',
+    b'{"temperature": NaN}', b'{"temperature": -Infinity}', b'{"temperature": 1e999}',
+    DEEP, b'{"unknown": ' + DEEP + b"]" * 100_000 + b"}",
+    b'{"prompt": "a", "json_schema": ' + b'{"items":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_bodies_are_refused(client: TestClient, name: str) -> None:
+@pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
+def test_malformed_bodies_are_refused(client: TestClient, body: bytes) -> None:
     for path in (*TEXTS, "/tokenize", "/detokenize"):
-        assert_error(client.post(path, content=MALFORMED[name]), 400)
+        assert_error(client.post(path, content=body), 400)
 
 
 # Values out of range
@@ -73,7 +55,7 @@ def test_malformed_bodies_are_refused(client: TestClient, name: str) -> None:
 WRONG: dict[str, list[Any]] = {
     "prompt": [None, 1, {}, [None], [[1]], [1.5], [True], [-1], [N_VOCAB], [2**64], ["a", "b"], []],
     "messages": [None, [], {}, "hello", [1], [{}], [{"content": "a"}], [{"role": 1, "content": "a"}], [user(1)],
-                 [user([{"text": "a"}])], [user([{"type": "input_audio", "input_audio": {}}])], [user("a")] * 4097,
+                 [user([{"text": "a"}])], [user([{"type": "image_url"}])], [user("a")] * 4097,
                  [{"role": "assistant", "tool_calls": [{}]}]],
     "max_tokens": [-2, 2**31, 2**63, 10**400, 1.5, "5", True, [], {}],
     "max_completion_tokens": [-2, "5"],
@@ -94,7 +76,6 @@ WRONG: dict[str, list[Any]] = {
     "json_schema": ["{}", [], {"type": "nonsense"}, {"$ref": "#/none"}, {"$ref": "https://192.0.2.1/schema"}],
     "echo": [True, 1],
     "tools": [{}, [1], [{"type": "function", "function": {"name": "now"}}]],
-    "functions": [{}, [1]],
     "logprobs": [-1, 21, "yes"],
     "n_probs": [-1, 21, True],
 }  # fmt: skip
@@ -151,15 +132,10 @@ def test_without_options_the_defaults_hold(client: TestClient, slot: ScriptedSlo
     ("fields", "config"),
     [
         ({"temperature": 0.7, "top_p": 0.5, "top_k": 9}, SamplingConfig(temp=0.7, top_p=0.5, top_k=9)),
-        (
-            {"temperature": 1e-9, "top_k": -1, "min_p": 0.2, "typical_p": 0.3},
-            SamplingConfig(0.0, 0, min_p=0.2, typical=0.3),
-        ),
+        ({"temperature": 1e-9, "top_k": -1, "min_p": 0.2}, SamplingConfig(0.0, 0, min_p=0.2)),
         ({"repeat_penalty": 1.5, "repeat_last_n": -1}, SamplingConfig(repeat_penalty=1.5, repeat_last_n=N_CTX)),
-        (
-            {"presence_penalty": 1, "frequency_penalty": -1, "repeat_last_n": 5},
-            SamplingConfig(presence_penalty=1.0, frequency_penalty=-1.0, repeat_last_n=5),
-        ),
+        ({"presence_penalty": 1, "typical_p": 0.3}, SamplingConfig(presence_penalty=1.0, typical=0.3)),
+        ({"frequency_penalty": -1, "repeat_last_n": 5}, SamplingConfig(frequency_penalty=-1.0, repeat_last_n=5)),
         ({"logit_bias": {"7": 100, "008": -1.5}}, SamplingConfig(logit_bias=((7, 100.0), (8, -1.5)))),
         (
             {"logit_bias": [[7, False], ["ab", -2], ["8", 1e6]]},

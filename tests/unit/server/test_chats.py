@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from duo.config import GenerationConfig
-from duo.engine.engine import Engine
 from duo.llama.chat_template import ChatTemplate
-from duo.server.answer_parser import AnswerFormat
-from duo.server.api import ChatBody
-from duo.server.generation_request import GenerationRequest
 from tests.chat_templates import HERMES, OTHER, PLAIN
 from tests.scripted import ScriptedSlot
 from tests.serving import assert_error
@@ -71,8 +65,6 @@ def function(arguments: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"messages": []}, "messages must not be empty"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "content of type 'image_url' is not"),
         ({"tools": [NOW]}, "this model's chat template has no tools: .* or ask for JSON with response_format"),
         ({"tools": [NOW], "tool_choice": "none"}, "this model's chat template has no tools"),
         ({"tools": [{"type": "web_search"}]}, "function|type"),
@@ -105,31 +97,12 @@ def test_a_format_that_is_not_parsed(client: TestClient, use: Callable[[str], No
     assert client.post(APPLY, json={**asked, "tool_choice": "none"}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("source", "fields", "expected"),
-    [
-        (PLAIN, {}, AnswerFormat()),
-        (HERMES, {}, AnswerFormat(thinks=False)),
-        (HERMES, {"chat_template_kwargs": {"enable_thinking": False}}, AnswerFormat(thinks=False)),
-        (HERMES, {"chat_template_kwargs": {"enable_thinking": True}}, AnswerFormat(thinks=True)),
-        (HERMES, {"tools": [NOW]}, AnswerFormat(thinks=False, has_tools=True)),
-        (HERMES, {"tools": [NOW], "tool_choice": "none"}, AnswerFormat(thinks=False)),
-        (HERMES, {"reasoning_format": "none"}, AnswerFormat()),
-        (HERMES.replace("think>", "thought>"), {"tools": [NOW]}, AnswerFormat(has_tools=True)),
-    ],
-)
-def test_the_format_of_an_answer(
-    engine: Engine,
-    slot: ScriptedSlot,
-    use: Callable[[str], None],
-    source: str,
-    fields: dict[str, Any],
-    expected: AnswerFormat,
-) -> None:
-    use(source)
-    slot.n_ctx = 4096
-    body = msgspec.convert({"messages": [HELLO], **fields}, ChatBody)
-    assert GenerationRequest.of(body, engine, GenerationConfig(), random_seed=True).format == expected
+def test_thoughts_in_other_tags_are_content(client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]) -> None:
+    slot.text = "<think>a</think>"
+    for source, content in ((HERMES, ""), (HERMES.replace("think>", "thought>"), slot.text), (PLAIN, slot.text)):
+        use(source)
+        answer = client.post(CHAT, json={"messages": [HELLO]}).json()
+        assert answer["choices"][0]["message"]["content"] == content
 
 
 def test_an_answer_by_a_schema_has_no_thought(

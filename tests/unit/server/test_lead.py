@@ -14,7 +14,7 @@ from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.server.lead_server import Lead
 from duo.spec.types import Step
-from tests.scripted import BOS, N_CTX, N_VOCAB, TEXT, ScriptedSlot, tokens_of
+from tests.scripted import BOS, N_CTX, TEXT, ScriptedSlot, tokens_of
 from tests.serving import assert_error
 from tests.unit.server.conftest import client_of
 
@@ -30,10 +30,6 @@ def write(client: TestClient, **fields: Any) -> Any:
 
 def test_the_list_of_models(client: TestClient, make_lead: MakeLead) -> None:
     (model,) = client.get("/v1/models").json()["data"]
-    assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "duo")
-    assert model["meta"] == {
-        "vocab_type": 2, "n_vocab": N_VOCAB, "n_ctx": N_CTX, "n_ctx_train": 2048, "n_params": 12345, "size": 67890,
-    }  # fmt: skip
     assert client.get("/models").json() == client.get("/v1/models").json()
     assert client.get("/v1/models/scripted").json() == model
     assert_error(client.get("/v1/models/gpt"), 404, "'gpt'")
@@ -57,16 +53,13 @@ def test_the_properties(client: TestClient, make_lead: MakeLead, monkeypatch: py
 
 
 def test_tokenize_and_detokenize(client: TestClient) -> None:
-    for text in ("a b", "", "🙂 a\0b\n"):
-        tokens = client.post("/tokenize", json={"content": text}).json()["tokens"]
-        assert tokens == tokens_of(text)
-        assert client.post("/detokenize", json={"tokens": tokens}).json() == {"content": text}
-    special = client.post("/tokenize", json={"content": "a", "add_special": True, "parse_special": False}).json()
-    assert special == {"tokens": [BOS, *tokens_of("a")]}
-    pieces = client.post("/tokenize", json={"content": "aé", "with_pieces": True}).json()["tokens"]
-    assert pieces == [
-        {"id": token, "piece": piece} for token, piece in zip(tokens_of("aé"), ("a", [0xC3], [0xA9]), strict=True)
-    ]
+    for text in ("", "🙂 a\0b\n"):
+        assert client.post("/tokenize", json={"content": text}).json() == {"tokens": tokens_of(text)}
+        assert client.post("/detokenize", json={"tokens": tokens_of(text)}).json() == {"content": text}
+    asked = {"content": "aé", "add_special": True, "parse_special": False, "with_pieces": True}
+    found = client.post("/tokenize", json=asked).json()["tokens"]
+    assert [piece["id"] for piece in found] == [BOS, *tokens_of("aé")]
+    assert [piece["piece"] for piece in found[1:]] == ["a", [0xC3], [0xA9]]
 
 
 @pytest.mark.parametrize(

@@ -90,21 +90,6 @@ def rest(model: Model) -> Rest:
 # Which calls a request allows
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        (None, ([*FUNCTIONS], False, True)),
-        ("auto", ([*FUNCTIONS], False, True)),
-        ("required", ([*FUNCTIONS], True, True)),
-        (Tool(Function("plan")), (["plan"], True, False)),
-    ],
-)
-def test_tool_choices(choice: Any, expected: tuple[list[str], bool, bool]) -> None:
-    found = calls(choice)
-    assert ([function.name for function in found.functions], found.is_required, found.is_parallel) == expected
-    assert not calls(choice, is_parallel=False).is_parallel
-
-
 @pytest.mark.parametrize("name", ["", "a b", 'a"', "a\\", "é", "a" * 129, "a\n"])
 def test_names_that_are_refused(name: str) -> None:
     with pytest.raises(msgspec.ValidationError):
@@ -174,7 +159,8 @@ def test_a_required_call(rest: Rest) -> None:
     named = calls(Tool(Function("get_weather"))).grammar(None)
     assert rest(named, PARIS) == ""
     assert rest(named, NOW) == 'now", "arguments": {}}' + ENDS
-    assert rest(named, f"{PARIS}\n{PARIS}") == f"\n{PARIS}"
+    for grammar in (named, calls("required", is_parallel=False).grammar(None)):
+        assert rest(grammar, f"{PARIS}\n{PARIS}") == f"\n{PARIS}"
 
 
 LITERALS = ("<tool_call>", "</think>", "aabaaab")
