@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from duo.config import SamplingConfig
-from duo.spec.sampling import softmax
 from tests.proof import biased
 from tests.proof.loop import Case, Stepped, p_value, write
-from tests.proof.model import DRAFTS, TARGET
+from tests.proof.model import DRAFTS
 
 FALSE_ALARMS = 0.001  # probability that any of CASES fails by chance
 
@@ -93,12 +91,6 @@ def test_the_text_has_the_distribution_of_the_target(i: int) -> None:
 @pytest.mark.parametrize("name", BIASED)
 def test_a_verifier_with_a_small_bias_is_detected(name: str) -> None:
     assert p_value(seeded(BIASED[name], 200 + list(BIASED).index(name))) < LIMIT
-
-
-def test_the_bad_draft_is_bad_enough() -> None:
-    """The share of its draws that must be rejected, without which a small bias could not be seen."""
-    shared = [np.minimum(softmax(TARGET[prefix]), softmax(DRAFTS["bad"][prefix])).sum() for prefix in TARGET]
-    assert 1 - np.mean(shared) >= 0.4
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

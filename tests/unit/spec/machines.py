@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -80,30 +80,27 @@ def foresee(
     return replay(policy, machine, guesses, n_tokens, ranks=ranks)
 
 
+RISES: list[Callable[[random.Random], float]] = [
+    lambda dice: dice.uniform(0, 0.03),  # flat
+    lambda dice: dice.uniform(0.02, 0.3),  # linear
+    lambda dice: dice.choice([0, 0, 0, dice.uniform(0.3, 1)]),  # cliffs
+    lambda dice: dice.uniform(-0.3, 0.5),  # dips
+    lambda dice: dice.uniform(0, 0.4) * dice.random(),  # any
+]
+
+
 def random_case(seed: int) -> Case:
     """A cost curve that is flat, linear, has cliffs or dips, or any; a draft faster or slower than the target."""
     dice = random.Random(seed)
-    kind = dice.choice(["flat", "linear", "cliff", "dip", "any"])
+    rise = dice.choice(RISES)
     curve = [0.02]
     for _ in range(N_MAX):
-        curve.append(max(curve[0], curve[-1] + curve[0] * _rise(kind, dice)))
+        curve.append(max(curve[0], curve[-1] + curve[0] * rise(dice)))
     slower = dice.uniform(1, 1.6)
     concurrent = tuple(seconds * slower * dice.uniform(0.95, 1.05) for seconds in curve)
     draft_s = curve[0] * math.exp(dice.uniform(math.log(0.02), math.log(2)))
     machine = Machine(tuple(curve), draft_s, concurrent, draft_s * dice.uniform(1, 1.6), draft_s / 4)
     return Case(machine, dice.uniform(0, 0.95))
-
-
-def _rise(kind: str, dice: random.Random) -> float:
-    if kind == "flat":
-        return dice.uniform(0, 0.03)
-    if kind == "linear":
-        return dice.uniform(0.02, 0.3)
-    if kind == "cliff":
-        return dice.choice([0, 0, 0, dice.uniform(0.3, 1)])
-    if kind == "dip":
-        return dice.uniform(-0.3, 0.5)
-    return dice.uniform(0, 0.4) * dice.random()
 
 
 def expected(acceptance: float, k: int) -> float:

@@ -194,15 +194,6 @@ def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes
     assert (alone.target_s(1), concurrent.target_s(1)) == pytest.approx((0.38 * factor, 0.6 * factor), rel=0.08)
 
 
-def test_one_disturbed_decode_changes_no_other_size() -> None:
-    alone, concurrent = conditions()
-    alone.restore(measured({1: 0.1, 4: 0.13, 8: 0.2}).state())
-    concurrent.restore(measured({1: 0.15}).state())
-    learn_target(alone, {1: 0.1}, 50)
-    alone.add_target(4, 0.18)
-    assert (alone.target_s(1), alone.target_s(8), concurrent.target_s(1)) == pytest.approx((0.1, 0.2, 0.15))
-
-
 @pytest.mark.parametrize(("n_decodes", "found_s"), [(4, 0.0), (5, 0.11)])
 def test_the_time_alone_in_a_text_follows_from_five_decodes_of_sizes_known_before(
     n_decodes: int, found_s: float

@@ -1,5 +1,4 @@
 import random
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import pytest
@@ -30,11 +29,6 @@ def concurrent(case: Case, latency_s: float = 0.0) -> Forecast:
 
 
 # In turns
-
-
-def turns(target_s: Sequence[float], draft_s: float, acceptance: float, *, pair_s: float = 0.0) -> Forecast:
-    """If the draft's confidence says nothing."""
-    return taking_turns(target_s, draft_s, [(1.0, acceptance)], pair_s or draft_s)
 
 
 @given(

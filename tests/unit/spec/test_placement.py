@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.placement import MARGIN, Footprint, Layout, Placement, Room, fill, place
+from duo.spec.placement import MARGIN, Footprint, Placement, Room, fill, place
 
 M = 1 << 20
 
@@ -22,9 +22,9 @@ TARGET = footprint(10, layer=900, cache=100, output=500, overhead=100)  # 10,600
 DRAFT = footprint(4, layer=180, cache=20, output=100, overhead=50)  # 950 MiB
 
 
-def rooms(*sizes: int, names: str = "AB") -> list[Room]:
+def rooms(*sizes: int) -> list[Room]:
     """Devices with so many MiB besides the margin."""
-    return [Room(name, MARGIN + size * M) for name, size in zip(names, sizes, strict=False)]
+    return [Room(name, MARGIN + size * M) for name, size in zip("AB", sizes, strict=False)]
 
 
 def placed(devices: list[Room], asked: tuple[int | None, int | None] = (None, None)) -> Placement:
@@ -96,17 +96,6 @@ def test_splits_over_two_devices(
     assert layers(found) == (sum(target_split), sum(draft_split))
 
 
-def test_a_model_partly_on_the_host_needs_more_buffers() -> None:
-    model = Footprint((10 * M,) * 3, 10 * M, (0,) * 3, 5 * M, staging=8 * M)
-    assert fill(model, rooms(45)) == Layout(4, (4,), (45 * M,)), "not if all layers fit"
-    assert fill(model, rooms(44)) == Layout(3, (3,), (43 * M,))
-    assert fill(model, rooms(42)) == Layout(2, (2,), (33 * M,))
-    assert fill(model, rooms(25, 25)).used == (25 * M, 25 * M)
-    assert fill(model, rooms(24, 24)).used == (23 * M, 23 * M)
-    assert fill(model, rooms(45), 3) == Layout(3, (3,), (43 * M,)), "fewer are requested"
-    assert fill(model, rooms(20), -1) == Layout(4, (4,), (45 * M,)), "all are requested"
-
-
 # Properties
 
 SIZES = st.integers(0, 40)
@@ -136,7 +125,7 @@ def taken(model: Footprint, counts: Iterable[int]) -> list[int]:
 
 @given(models(), devices(), st.data())
 def test_fill_is_optimal_and_monotonic(model: Footprint, device: list[Room], data: st.DataObject) -> None:
-    """No other split holds more layers, and more room never holds fewer."""
+    """No other split holds more layers, and more room never holds fewer; a requested number is placed in any case."""
     most = 0
     for ends in combinations_with_replacement(range(len(model.layers) + 2), len(device)):
         counts = [b - a for a, b in pairwise((0, *ends))]
@@ -146,6 +135,10 @@ def test_fill_is_optimal_and_monotonic(model: Footprint, device: list[Room], dat
     layout = fill(model, device)
     assert layout.n_gpu_layers == most == sum(layout.tensor_split)
     assert list(layout.used) == taken(model, layout.tensor_split)
+    for n in (0, most // 2, -1):
+        asked = fill(model, device, n)
+        assert not device or asked.n_gpu_layers == (len(model.sizes) if n < 0 else n)
+        assert list(asked.used) == taken(model, asked.tensor_split)
     more = [Room(room.name, room.free_bytes + data.draw(SIZES)) for room in device]
     assert fill(model, more).n_gpu_layers >= most
 

@@ -67,22 +67,25 @@ def test_a_draft_on_a_separate_device_is_compared_with_the_text_before_the_first
 
 
 @pytest.mark.parametrize(
-    ("schedule", "drafted", "n_tokens", "seconds", "earned_s"),
+    ("schedule", "drafted", "steps", "earned_s"),
     [
-        (SYNC, True, 3, 0.1, 0.1 * 0.2),
-        (SYNC, True, 1, 0.3, -0.2),
-        (ASYNC, True, 1, 0.3, -0.2),
-        (SYNC, False, 1, 0.3, 0.0),
-        (OFF, True, 1, 0.3, 0.0),
+        (SYNC, True, [(3, 0.1)], 0.1 * 0.2),
+        (SYNC, True, [(1, 0.3)], -0.2),
+        (ASYNC, True, [(1, 0.3)], -0.2),
+        (SYNC, True, [(1, 0.4), (6, 0.1)], 0.1 * 0.2),  # first what was lost is made up for
+        (SYNC, True, [(6, 0.1), (1, 0.8)], -0.2),
+        (SYNC, False, [(1, 0.3)], 0.0),
+        (OFF, True, [(1, 0.3)], 0.0),
     ],
-    ids=["a gain", "a loss", "async", "not drafted", "off"],
 )
-def test_a_share_of_the_draft_s_gains_is_earned_and_losses_are_paid(
-    schedule: Schedule, drafted: bool, n_tokens: int, seconds: float, earned_s: float
+def test_a_share_of_the_time_and_of_the_draft_s_gains_is_earned_and_losses_are_paid(
+    schedule: Schedule, drafted: bool, steps: list[tuple[int, float]], earned_s: float
 ) -> None:
     chooser = following(schedule)
-    chooser.step(n_tokens, seconds, ALONE_S, drafted=drafted)
-    assert chooser.budget.credit_s == pytest.approx(0.1 + DEFAULT.time_share * seconds + earned_s)
+    for n_tokens, seconds in steps:
+        chooser.step(n_tokens, seconds, ALONE_S, drafted=drafted)
+    time_s = sum(seconds for _, seconds in steps)
+    assert chooser.budget.credit_s == pytest.approx(0.1 + DEFAULT.time_share * time_s + earned_s)
 
 
 @pytest.mark.parametrize(
@@ -195,18 +198,6 @@ def test_a_text_begins_with_a_number_of_tokens_and_at_most_a_share_of_a_limited_
     is_first: bool, n_room: int | None, tokens: float
 ) -> None:
     assert begun(n_room, is_first=is_first).credit_s == pytest.approx(tokens * ALONE_S)
-
-
-@pytest.mark.parametrize(
-    ("gains_s", "change_s"), [([0.0], 0.0), ([1.0], 0.1), ([-0.3], -0.3), ([-0.3, 0.5], 0.02), ([0.5, -0.7], -0.2)]
-)
-def test_a_share_of_the_time_and_of_what_was_gained_is_added_and_what_was_lost_is_subtracted(
-    gains_s: list[float], change_s: float
-) -> None:
-    budget = begun()
-    for gained_s in gains_s:
-        budget.step(3.0, gained_s, ALONE_S)
-    assert budget.credit_s == pytest.approx(0.2 + DEFAULT.time_share * 3.0 * len(gains_s) + change_s)
 
 
 @pytest.mark.parametrize("is_first", [True, False])

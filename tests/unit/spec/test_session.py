@@ -5,8 +5,8 @@ from duo.spec.session import Contradiction, Session
 from duo.spec.types import Guess, Outcome
 
 
-def session(*accepted: int, judges_all: bool = True) -> Session:
-    return Session(accepted or (1,), 10, judges_all=judges_all)
+def session(*, judges_all: bool = True) -> Session:
+    return Session((1,), 10, judges_all=judges_all)
 
 
 def drafted(made: Session, *tokens: int) -> Session:
@@ -18,14 +18,6 @@ def drafted(made: Session, *tokens: int) -> Session:
 
 def pending(made: Session) -> list[int]:
     return [guess.token for guess in made.pending]
-
-
-def test_candidates_are_scored_up_to_the_first_wrong_one_which_begins_an_epoch() -> None:
-    made = drafted(session(), 5, 6, 7)
-    assert made.commit([5]) == [(1.0, True)]
-    assert (made.epoch, pending(made)) == (0, [6, 7])
-    assert made.commit([9, 3]) == [(2.0, False)], "those after it had a wrong prefix"
-    assert (made.epoch, made.n_pending, made.accepted) == (1, 0, [1, 5, 9, 3])
 
 
 def test_candidates_of_another_epoch_position_or_vocabulary_are_dropped() -> None:
