@@ -25,13 +25,17 @@ def draft_threads() -> list[str]:
 
 
 class Clock(threading.local):
-    """Replaces the module `time`."""
+    """Replaces the module `time`; what waits advances it, too."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def perf_counter(self) -> float:
         return self.now
+
+    process_time = perf_counter
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def count(prefix: Sequence[int]) -> int:
@@ -185,25 +189,11 @@ def test_times_are_settled_if_their_median_is_certain(times: list[float], is_set
 # While other programs compute
 
 
-class SlowClock:
-    """Replaces the module `time`; what waits advances it, too."""
-
-    now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    process_time = perf_counter
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-
 class Machine:
     """A target that takes 10 ms and 1 ms for each token on one thread, five times as long while others compute."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock, self.notes, self.stop = SlowClock(), list[str](), threading.Event()
+        self.clock, self.notes, self.stop = Clock(), list[str](), threading.Event()
         monkeypatch.setattr(self.stop, "wait", self.clock.wait)
         self.busy: Callable[[float], bool] = lambda _: False  # by seconds
         self.target = FakeContext(lambda _: 1, self._pass, 64, 32, 300)

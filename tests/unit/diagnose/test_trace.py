@@ -104,14 +104,6 @@ def test_the_file_is_complete_after_every_flush(path: Path, monkeypatch: pytest.
     trace.file.__exit__()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_is_reported_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = Trace(Path("/dev/full"), monkeypatch)
-    trace.fill()
-    trace.file.__exit__()
-    assert trace.file.error is not None
-
-
 def test_a_name_that_is_not_utf8(path: Path) -> None:
     TraceFile(path, Metrics(), {"target": "\udcff.gguf"}).__exit__()
     assert events(path)[0]["args"]["about"] == {"target": "?.gguf"}

@@ -163,25 +163,15 @@ def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     assert stage.drafts.n_connected == 0
 
 
-STALE: dict[str, Callable[[Begin], dict[str, int]]] = {
-    "text before": lambda begin: {"serial": begin.serial - 1},
-    "text to come": lambda begin: {"serial": begin.serial + 1},
-    "epoch to come": lambda begin: {"epoch": begin.epoch + 1},
-    "nothing known": lambda _: {"n_known": 0},
-    "more known than accepted": lambda begin: {"n_known": len(begin.tokens) + 1, "position": len(begin.tokens) + 1},
-    "prompt": lambda _: {"position": 0, "token": 0},
-    "gap": lambda begin: {"position": len(begin.tokens) + 1},
-    "last position": lambda _: {"position": 2**31 - 1},
-}
-
-
-@pytest.mark.parametrize("name", STALE)
-def test_a_candidate_that_does_not_fit_is_stale(stage: Stage, joined: Back, begin: Begin, name: str) -> None:
-    # The second one says when the first has been heard.
-    joined.say(candidate(begin, **STALE[name](begin)), candidate(begin, serial=begin.serial + 1))
-    until(lambda: stage.count("stale"))
+def test_candidates_that_do_not_fit_are_stale(stage: Stage, joined: Back, begin: Begin) -> None:
+    n = len(begin.tokens)
+    of_other_texts = [{"serial": begin.serial - 1}, {"serial": begin.serial + 1}, {"epoch": begin.epoch + 1}]
+    of_other_places = [{"position": 0, "token": 0}, {"position": n + 1}, {"position": 2**31 - 1}]
+    of_others = [*of_other_texts, *of_other_places, {"n_known": 0}, {"n_known": n + 1, "position": n + 1}]
+    for stale in of_others:
+        joined.say(candidate(begin, **stale))
+    stage.wait_for("stale", len(of_others))
     stage.finish()
-    stage.wait_for("stale", 2)
     assert stage.n_accepted == 0
     assert stage.drafts.n_connected == 1
 

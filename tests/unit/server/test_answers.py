@@ -51,9 +51,8 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
         ("aé", {"tokens": 3, "sources": [["draft", 1], ["target", 1]]}),
         ("iou", {"tokens": 3, "sources": [["draft", 2], ["target", 1]]}),
     ]
-    assert not any(
-        "duo" in chunk for chunk in [*chunks_of(client, COMPLETIONS), *chunks_of(client, COMPLETIONS, duo=False)]
-    )
+    for fields in ({}, {"duo": False}):
+        assert not any("duo" in chunk for chunk in chunks_of(client, COMPLETIONS, **fields))
 
 
 @pytest.mark.parametrize(

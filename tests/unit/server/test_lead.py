@@ -62,15 +62,10 @@ def test_tokenize_and_detokenize(client: TestClient) -> None:
     assert [piece["piece"] for piece in found[1:]] == ["a", [0xC3], [0xA9]]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"), [("PUT", "/v1/completions", "POST"), ("BREW" * 200, "/metrics", "GET, HEAD")]
-)
-def test_a_wrong_method_is_answered_with_the_right_ones(
-    client: TestClient, method: str, path: str, allowed: str
-) -> None:
-    answer = client.request(method, path)
-    assert_error(answer, 405, f"^{method[:20]} '{path}': Method Not Allowed .use ")
-    assert sorted(answer.headers["allow"].split(", ")) == allowed.split(", ")
+def test_a_wrong_method_is_answered_with_the_right_ones(client: TestClient) -> None:
+    answer = client.request("BREW" * 200, "/metrics")
+    assert_error(answer, 405, f"^{'BREW' * 5} '/metrics': Method Not Allowed .use ")
+    assert sorted(answer.headers["allow"].split(", ")) == ["GET", "HEAD"]
     assert_error(client.get("/v1/draft"), 426, "duo back")
 
 

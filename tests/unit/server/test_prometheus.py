@@ -28,13 +28,7 @@ def test_a_text_is_counted(client: TestClient) -> None:
         "duo:generations_total end of text": 1,
     }
     assert n_end // N_STEP == 10
-    for name in (
-        "prompt_seconds_total",
-        "tokens_predicted_seconds_total",
-        "prompt_tokens_seconds",
-        "predicted_tokens_seconds",
-    ):
-        assert found[f"llamacpp:{name}"] > 0
+    assert sum("seconds" in name for name in found) == 4, "times and rates of prompts and texts"
 
 
 def test_remote_drafts_are_counted(lead: Lead, client: TestClient) -> None:

@@ -23,7 +23,6 @@ def test_the_state_of_a_lead() -> None:
         backs.append(SimpleNamespace(**named, current=() if number == 1 else None, policy=policy, **counted))
     policy = Policy(4, 4)
     policy.begin(10)
-    assert schedule_state(policy) == {"now": "off", "at_token": 0, "reason": ""}
     policy.chooser.changes += [Change(5, Schedule.SYNC, "earlier"), Change(20, Schedule.ASYNC, "better")]
     policy.chooser.now = Schedule.ASYNC
     service: Any = SimpleNamespace(

@@ -90,10 +90,10 @@ def rest(model: Model) -> Rest:
 # Which calls a request allows
 
 
-@pytest.mark.parametrize("name", ["", "a b", 'a"', "a\\", "é", "a" * 129, "a\n"])
-def test_names_that_are_refused(name: str) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        tools({name: None})
+def test_names_that_are_refused() -> None:
+    for name in ("", "a b", 'a"', "a\\", "é", "a" * 129, "a\n"):
+        with pytest.raises(msgspec.ValidationError):
+            tools({name: None})
 
 
 @pytest.mark.parametrize(
