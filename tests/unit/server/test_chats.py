@@ -31,20 +31,15 @@ def use(slot: ScriptedSlot) -> Callable[[str], None]:
 
 def test_messages_for_the_template(client: TestClient, use: Callable[[str], None]) -> None:
     use(SHOWS)
-    function = {"name": "f", "arguments": ' {"a": [1, "é"]} '}
+    calls = [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": ' {"a": [1, "é"]} '}},
+        {"function": {"name": "g", "arguments": {"b": 2}}},
+        {"id": "3", "function": {"name": "h", "arguments": ""}},
+    ]
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "user", "content": "c", "name": "Ann", "extra": 1},
-        {
-            "role": "assistant",
-            "content": None,
-            "reasoning_content": "d",
-            "tool_calls": [
-                {"id": "1", "type": "function", "function": function},
-                {"function": {"name": "g", "arguments": {"b": 2}}},
-                {"id": "3", "function": {"name": "h", "arguments": ""}},
-            ],
-        },
+        {"role": "assistant", "content": None, "reasoning_content": "d", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": "e"},
     ]
     answer = client.post(APPLY, json={"messages": messages, "chat_template_kwargs": {"extra": 5}})

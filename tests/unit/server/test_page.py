@@ -19,20 +19,16 @@ TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 MOST_BYTES = 150_000
 
 
-def paths() -> list[str]:
-    return ["/", *(f"/page/{name}" for name in ASSETS if name != "index.html")]
-
-
 def test_all_files_are_served_without_a_key_and_cached_and_use_nothing_from_elsewhere(make_lead: MakeLead) -> None:
     client = client_of(make_lead(api_keys=["sk-one"]))
     assert_error(client.get("/page/../v1/models"), 401)
-    for path in paths():
+    for name, content in ASSETS.items():
+        path = f"/page/{name}" if name != "index.html" else "/"
         answer = client.get(path)
-        name = path.removeprefix("/page/") if path != "/" else "index.html"
-        assert (answer.status_code, answer.content) == (200, ASSETS[name])
+        assert (answer.status_code, answer.content) == (200, content)
         headers = answer.headers
         assert headers["content-type"].split(";")[0] == TYPES[name.rpartition(".")[2]]
-        assert client.head(path).headers["content-length"] == str(len(ASSETS[name]))
+        assert client.head(path).headers["content-length"] == str(len(content))
         rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
         assert rules.pop("img-src") == "'self' data:"
         assert {"script-src", "style-src", "connect-src"} == {name for name in rules if rules[name] == "'self'"}

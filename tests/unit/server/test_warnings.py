@@ -18,18 +18,10 @@ from tests.serving import assert_error
 from tests.unit.server.conftest import ASKED
 
 TYPOS = {
-    "max_token": "max_tokens",
-    "maxTokens": "max_tokens",
-    "max_length": "max_tokens",
-    "num_predict": "n_predict",
-    "temprature": "temperature",
-    "temp": "temperature",
-    "top-p": "top_p",
-    "topK": "top_k",
-    "repetition_penalty": "repeat_penalty",
-    "stop_sequences": "stop",
-    "mesages": "messages",
-}
+    "max_token": "max_tokens", "maxTokens": "max_tokens", "max_length": "max_tokens", "num_predict": "n_predict",
+    "temprature": "temperature", "temp": "temperature", "top-p": "top_p", "topK": "top_k",
+    "repetition_penalty": "repeat_penalty", "stop_sequences": "stop", "mesages": "messages",
+}  # fmt: skip
 # Of llama-server and vLLM, and what front ends add.
 OTHERS = """
     n_indent n_keep n_discard n_cmpl n_cache_reuse t_max_predict_ms t_max_prompt_ms top_n_sigma xtc_probability
