@@ -12,8 +12,8 @@ import pytest
 
 import duo
 from tests.command import ONE_EACH, ROOT, models, python
-from tests.command import duo as run_duo
 from tests.serving import PATIENCE_S
+from tests.unit.cli import runner
 
 PROMPT = "Once upon a time"
 QUESTION = "Why is the sky blue?"
@@ -37,7 +37,10 @@ def llm(demo_pair: tuple[Path, Path]) -> Iterator[duo.Engine]:
 def texts(demo_pair: tuple[Path, Path]) -> list[str]:
     """What the command writes after PROMPT, and what it answers to QUESTION, with a seed."""
     options = (*models(*demo_pair), *ONE_EACH, "--exact", "-n", str(N))
-    runs = [run_duo(*options, "-p", PROMPT), run_duo(*options, "-p", QUESTION, "--chat", "--temp", "0.8", "-s", "7")]
+    runs = [
+        runner.duo(*options, "-p", PROMPT),
+        runner.duo(*options, "-p", QUESTION, "--chat", "--temp", "0.8", "-s", "7"),
+    ]
     assert [run.status for run in runs] == [0, 0], runs[0].stderr
     return [run.text for run in runs]
 

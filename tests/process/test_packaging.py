@@ -100,7 +100,7 @@ def test_without_a_call_it_is_duo() -> None:
 # benchmarks/: that it runs; its figures are not tested
 
 
-@pytest.mark.parametrize("scenario", ["link -n 16 -r 1 --only plain lead", "two-devices -n 8 -r 1 --machine FAR"])
+@pytest.mark.parametrize("scenario", ["link -n 8 -r 1 --only plain lead", "two-devices -n 8 -r 1 --machine FAR"])
 def test_a_scenario_runs(tmp_path: Path, scenario: str) -> None:
     slow = {"target_ms": {"1": 60, "8": 80}, "draft_ms": 20, "apart": True, "delay_ms": 5}
     (tmp_path / "FAR").write_text(json.dumps({"name": "two machines", "pairs": {"far": slow}}), encoding="utf-8")

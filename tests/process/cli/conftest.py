@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.cli.conftest import kin, recurrent, set_cores, tiny
+from tests.unit.cli.conftest import kin, tiny
 
-__all__ = ["kin", "recurrent", "set_cores", "tiny"]
+__all__ = ["kin", "tiny"]

@@ -64,7 +64,7 @@ def has_status(screen: Screen) -> bool:
     return len(last) == 3 and all(words in line for words, line in zip(STATUS, last, strict=True))
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (23, 10), (40, 6)])
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (23, 6)])
 def test_the_text_is_the_same_with_it(tmp_path: Path, columns: int, lines: int) -> None:
     dice = random.Random(columns)
     pieces = [dice.choice((" ", " ", " ", " ", "\n", "\n\n", "")) + dice.choice(WORDS) for _ in range(150)]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -125,29 +124,6 @@ def test_a_program_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
 
 
 # duo tune
-
-
-def test_a_real_measurement_is_what_the_next_run_begins_with(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]
-) -> None:
-    set_cores(1)  # fewer measurements
-    for user in ("duo.diagnose.measure", "duo.engine.profile"):
-        monkeypatch.setattr(f"{user}.other_cpu_use", lambda _: 0.0)  # that other programs compute is not tested here
-    env, report = {"DUO_CONFIG": str(tmp_path / "config")}, tmp_path / "run.json"
-    run = runner.duo("tune", *models(tiny, tiny), env=env)
-    if "try again when" in run.stderr + run.text:
-        pytest.skip("other programs compute")
-    assert run.status == 0, run.stderr
-    assert "duo: measuring takes about " in run.stderr
-    assert "--schedule " in run.text
-    (profile,) = (tmp_path / "config").rglob("tiny+tiny*.json")
-    state = json.loads(profile.read_text())["policy"]["costs"]["0"][0]["target_s"]
-    measured_ms = [1000 * seconds for seconds, _ in state.values()]
-    found = runner.duo(*models(tiny, tiny), "-p", "the cat", "-n", "1", "--json", report, env=env)
-    assert (found.status, found.warnings) == (0, [])
-    curve = json.loads(report.read_text())["policy"]["curve_ms"]["alone"]
-    assert 0.99 * min(measured_ms) <= curve[0] <= 1.01 * max(measured_ms)
-    assert len(set(curve)) > 3, "many sizes were measured, none is known from this run"
 
 
 def test_ctrl_c_keeps_nothing(tiny: Path, tmp_path: Path) -> None:

@@ -75,10 +75,6 @@ def test_the_text_is_the_same_wherever_the_models_are(
 
 # Servers that fail
 
-FAILURES = pytest.mark.parametrize(
-    ("phase", "number"), [("loading", signal.SIGKILL), ("decoding", signal.SIGKILL), ("decoding", signal.SIGSTOP)]
-)
-
 
 def run_with_failure(options: list[Argument], phase: str, number: signal.Signals, n_decodes: int) -> tuple[Served, str]:
     """A run whose server gets a signal while it loads, or after `n_decodes`; and the server's name."""
@@ -95,7 +91,8 @@ def run_with_failure(options: list[Argument], phase: str, number: signal.Signals
     return run, name
 
 
-@FAILURES
+# That the process that drafts is killed within a text: see tests/process/link/test_process.py.
+@pytest.mark.parametrize(("phase", "number"), [("loading", signal.SIGKILL), ("decoding", signal.SIGSTOP)])
 def test_the_target_continues_when_the_drafts_server_fails(
     pair: list[Argument], plain: bytes, phase: str, number: signal.Signals
 ) -> None:
@@ -105,7 +102,9 @@ def test_the_target_continues_when_the_drafts_server_fails(
     assert phase != "loading" or any(line.startswith("duo: warning: the draft on ") for line in run.lines)
 
 
-@FAILURES
+@pytest.mark.parametrize(
+    ("phase", "number"), [("loading", signal.SIGKILL), ("decoding", signal.SIGKILL), ("decoding", signal.SIGSTOP)]
+)
 def test_the_text_so_far_is_written_when_the_targets_server_fails(
     kin: dict[str, Path], plain: bytes, phase: str, number: signal.Signals
 ) -> None:

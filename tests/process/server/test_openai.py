@@ -12,9 +12,10 @@ import openai
 import pytest
 
 from tests.chat_templates import HERMES
-from tests.command import ONE_EACH, duo
+from tests.command import ONE_EACH
 from tests.gguf_head import Head
 from tests.serving import PATIENCE_S, LeadProcess, wait_until
+from tests.unit.cli import runner
 
 PARIS = "The capital of France is"
 ADDITION = "What is 2+2? Answer with a number."
@@ -51,7 +52,7 @@ def client(lead: LeadProcess) -> Iterator[Client]:
 
 
 def test_a_chat_is_answered_as_by_the_command(client: Client, demo_pair: tuple[Path, Path]) -> None:
-    run = duo("-m", demo_pair[0], "--chat", "-p", ADDITION, "-n", "24", "--exact", *ONE_EACH)
+    run = runner.duo("-m", demo_pair[0], "--chat", "-p", ADDITION, "-n", "24", "--exact", *ONE_EACH)
     assert run.status == 0
     whole, name = client.answer(ADDITION), demo_pair[0].stem
     assert whole.choices[0].message.content == run.text

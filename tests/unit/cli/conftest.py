@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from duo.diagnose.measure import SIZES, Meter
+from duo.diagnose.timing import Measurements
 from tests import child
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
 
@@ -51,3 +53,27 @@ def set_cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 monkeypatch.setattr(module, "usable_cores", lambda: n)
 
     return set_cores
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]) -> dict[str, float]:
+    """Only acceptance is measured, on one core; a decode of the target takes 100 ms, one of the draft as in the result."""
+    times = {"draft": 0.005}
+    set_cores(1)
+
+    def measure(
+        self: Meter, targets: Sequence[int], drafts: Sequence[int] = (), splits: Sequence[tuple[int, int]] = (),
+        _: Sequence[int] = (),
+    ) -> Measurements:  # fmt: skip
+        found = Measurements({(t, n): 0.1 for t in targets for n in SIZES}, dict.fromkeys(drafts, times["draft"]))
+        found.pair = dict.fromkeys(drafts, 1.3 * times["draft"])
+        found.concurrent = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * times["draft"]) for split in splits}
+        return found
+
+    def branches(self: Meter, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
+        assert split == (1, 1)
+        return {n: (1 + 0.1 * n) * times["draft"] for n in sizes}
+
+    monkeypatch.setattr(Meter, "measure", measure)
+    monkeypatch.setattr(Meter, "branches", branches)
+    return times

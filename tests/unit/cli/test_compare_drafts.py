@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,35 +14,18 @@ from typing import Any
 import pytest
 
 from duo.diagnose.measure import SIZES, Meter
-from duo.diagnose.timing import Measurements
 from tests.command import Argument, Run, assert_refused
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
 
-TARGET_S = 0.1
 ANNOUNCED = r"duo: measuring takes about \d+ s for the target and as much for each draft, at most \d+ s each"
 
 
 @pytest.fixture(autouse=True)
-def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None], tmp_path: Path) -> dict[str, float]:
-    """Measures only what is predicted; a decode of the target takes 100 ms, those of drafts what is in the result."""
-    times = {"draft": 0.005}
-    set_cores(1)
-
-    def measure(
-        self: Meter, targets: Sequence[int], drafts: Sequence[int] = (), splits: Sequence[tuple[int, int]] = (),
-        _: Sequence[int] = (),
-    ) -> Measurements:  # fmt: skip
-        found = Measurements({(t, n): TARGET_S for t in targets for n in SIZES}, dict.fromkeys(drafts, times["draft"]))
-        found.concurrent = {split: (dict.fromkeys(SIZES, 2 * TARGET_S), 2 * times["draft"]) for split in splits}
-        return found
-
-    monkeypatch.setattr(Meter, "measure", measure)
+def no_downloads(instant: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # huggingface_hub reads its variables when it is imported, which may have been long ago.
-    monkeypatch.setattr(
-        "duo.models.draft_files.import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub")
-    )
-    return times
+    hub = SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub")
+    monkeypatch.setattr("duo.models.draft_files.import_module", lambda _: hub)
 
 
 @pytest.fixture
@@ -86,7 +69,7 @@ def test_a_table_of_drafts_and_the_command_to_use(run: Callable[..., Run], tmp_p
     assert rows.keys() == {"zebra.gguf", "other.gguf", "lookup", "none"}
     assert next(iter(rows)) == "zebra.gguf"
     assert rows["zebra.gguf"][2:4] == ["shared", "5.00"]
-    assert rows["zebra.gguf"][-3] == "sync"
+    assert rows["zebra.gguf"][-3] == "async"
     assert "translated" in rows["other.gguf"]
     assert rows["none"] == ["off", "10.00", "1.00×"]
     assert found.text.endswith(f"Fastest: duo -m {shlex.quote(str(large))} -md {zebra}\n")

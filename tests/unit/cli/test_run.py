@@ -66,14 +66,6 @@ def test_the_text_is_the_targets_own_to_the_byte(tiny: Path) -> None:
         assert duo(*pair, *TEXT, "-n", "64").stdout == expected
 
 
-def test_the_report_has_at_most_five_lines(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
-    report = [line for line in drafted[0].stderr.splitlines() if not line.startswith("duo: ")]
-    assert heads("\n".join(report)) == ["speed", "draft", "gain", "memory", "tokens:"]
-    assert heads(duo("-m", tiny, *TEXT).stderr) == ["speed", "memory", "tokens:"]
-    hot = duo("-m", tiny, *TEXT, "--temp", "1", "-s", "5")
-    assert "; seed 5\n" in hot.stderr
-
-
 # Logs
 
 

@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from duo.cli.commands import tune
-from duo.diagnose.measure import SIZES, MeasurementError, Meter
+from duo.diagnose.measure import MeasurementError, Meter
 from duo.diagnose.timing import Measurements
 from tests.command import Run, models
 from tests.unit.cli.runner import duo
 from tests.unit.cli.table import table
 
-
-class InstantMeter(Meter):
-    """Measures only how often the draft is right; a decode of the target takes 100 ms, one of the draft `draft_s`."""
-
-    draft_s = 0.005
-
-    def measure(
-        self,
-        target_threads: Sequence[int],
-        draft_threads: Sequence[int] = (),
-        splits: Sequence[tuple[int, int]] = (),
-        concurrent_sizes: Sequence[int] = (),
-    ) -> Measurements:
-        found = Measurements({(t, n): 0.1 for t in target_threads for n in SIZES})
-        found.draft = dict.fromkeys(draft_threads, self.draft_s)
-        found.pair = dict.fromkeys(draft_threads, 1.3 * self.draft_s)
-        found.concurrent = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * self.draft_s) for split in splits}
-        return found
-
-    def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
-        assert split == (1, 1)
-        return {n: (1 + 0.1 * n) * self.draft_s for n in sizes}
-
-
-@pytest.fixture(autouse=True)
-def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]) -> None:
-    set_cores(1)
-    monkeypatch.setattr(tune, "Meter", InstantMeter)
+pytestmark = pytest.mark.usefixtures("instant")
 
 
 def notes(run: Run) -> list[str]:
@@ -74,6 +45,7 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     assert (found.status, found.warnings) == (0, [])
     policy = json.loads(report.read_text())["policy"]
     assert policy["draft_ms"]["alone"] == pytest.approx(5), "nothing else is known of this pair"
+    assert policy["curve_ms"]["alone"] == pytest.approx([100] * 17)
 
 
 def test_models_that_cannot_roll_back(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
@@ -89,21 +61,21 @@ def test_without_reliable_times_nothing_is_kept(tiny: Path, tmp_path: Path, monk
     def refuse(*_: object) -> Measurements:
         raise MeasurementError("the machine cannot be measured now")
 
-    monkeypatch.setattr(InstantMeter, "measure", refuse)
+    monkeypatch.setattr(Meter, "measure", refuse)
     run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": str(tmp_path / "config")})
     assert (run.status, run.stdout, (tmp_path / "config").exists()) == (1, b"", False)
     assert notes(run)[-1].startswith("duo: error: the machine cannot be measured now; nothing was saved (")
 
 
 def test_doubtful_times_are_tentative_and_not_kept(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = InstantMeter.measure
+    measure = Meter.measure
 
     def doubtful(*arguments: Any) -> Measurements:
         found = measure(*arguments)
         found.doubts = "other programs use 1.2 of 2 cores"
         return found
 
-    monkeypatch.setattr(InstantMeter, "measure", doubtful)
+    monkeypatch.setattr(Meter, "measure", doubtful)
     run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": str(tmp_path / "config")})
     assert run.status == 0
     first, *_, last = run.text.splitlines()
