@@ -57,7 +57,7 @@ def set_cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]) -> dict[str, float]:
-    """Only acceptance is measured, on one core; a decode of the target takes 100 ms, one of the draft as in the result."""
+    """Only acceptance is measured, on one core: the target takes 100 ms a decode, the draft what is in the result."""
     times = {"draft": 0.005}
     set_cores(1)
 
