@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
-from duo.llama.vocabulary import Vocabulary
+if TYPE_CHECKING:
+    from duo.llama.vocabulary import Vocabulary
 
 MAX_SIZE_DIFFERENCE = 128
 _FIRST = 5  # token that is compared
