@@ -103,9 +103,7 @@ def taking_turns(
             best = Forecast(rate, k, k, stop=k * (0.0,))
     if len(chances) == 1:
         return best
-    shares, accepted = np.array(chances).T[:, :, None]
-    onward = (shares[:, None] * _between(accepted * np.arange(_SURVIVALS), _SURVIVALS)).sum(axis=0)
-    rate = best.rate
+    onward, rate = _onward(chances), best.rate
     while True:
         tokens, seconds = np.zeros(_SURVIVALS), target_s[-1] + _SURVIVAL * extra_s
         stop = list[float]()
@@ -123,9 +121,16 @@ def taking_turns(
         best = Forecast(rate, n, n, stop=tuple(reversed(stop)))
 
 
-def _between(places: Floats, n: int) -> Floats:
-    """The weights of `n` points 0, 1, … in a linear interpolation at each of `places`: `[*places, n]`."""
-    return np.maximum(0.0, 1.0 - abs(np.clip(places, 0, n - 1)[..., None] - np.arange(n)))
+def _onward(chances: Sequence[tuple[float, float]]) -> Floats:
+    """For each survival of the grid, the weights of the survivals after one more candidate."""
+    found = np.zeros((_SURVIVALS, _SURVIVALS))
+    rows = np.arange(_SURVIVALS)
+    for share, chance in chances:
+        below = np.minimum((rows * chance).astype(int), _SURVIVALS - 2)
+        above = rows * chance - below
+        np.add.at(found, (rows, below), share * (1 - above))
+        np.add.at(found, (rows, below + 1), share * above)
+    return found
 
 
 def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float:
@@ -170,35 +175,51 @@ def overlapped(
     busy_s, prepared = branches.effect(acceptance, n_max) if branches else (np.full(len(k), draft_s), np.zeros(len(k)))
     drafted = verify_s / busy_s  # during the verification
 
+    def between(head_starts: Floats | Integers) -> tuple[Integers, Floats]:
+        """The state below each head start, and the share of the next one."""
+        place = _GRID * (np.clip(head_starts, -behind, n_ahead) + behind)
+        below = np.minimum(place.astype(int), len(ahead) - 2)
+        return below, place - below
+
     then = np.minimum(ahead[:, None] + waited + drafted, n_ahead) - (k + 1)
     survival = np.minimum(np.where(then < 0, acceptance**k, acceptance ** (k + 1)), SURE)
-    next_states = survival[..., None] * _between(_GRID * (then + behind), len(ahead))
+    paths = [(survival, *between(then))]
     if branches:
         hits = (1 - survival) * np.where(then < 0, np.append(0.0, prepared)[k], prepared[k])
         hits = np.minimum(hits, SURE - survival)  # otherwise a cycle might never end
         began = np.where(waited > 0, 1.0, 0.5)
-        head_start = np.clip(drafted - began, 0, min(n_ahead, MAX_DEEP))
-        next_states += hits[..., None] * _between(_GRID * (head_start + behind), len(ahead))
-    rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, next_states, fresh=_GRID)
+        paths.append((hits, *between(np.clip(drafted - began, 0, min(n_ahead, MAX_DEEP)))))
+    rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, paths, fresh=_GRID)
     return Forecast(
         rate, int(chosen[-1]), int(chosen[_GRID]), tuple(worth.tolist()), behind, branches.n if branches else 0
     )
 
 
-def _solve(expected: Floats, seconds: Floats, next_states: Floats, fresh: int) -> tuple[float, Floats, Integers]:
+# Arrays `[states, k]`: the probability of a transition, the state below that which follows, the share of the next.
+_Path = tuple[Floats, Integers, Floats]
+
+
+def _solve(expected: Floats, seconds: Floats, paths: Sequence[_Path], fresh: int) -> tuple[float, Floats, Integers]:
     """Policy iteration. Returns the rate, and for each state its worth and the best k.
 
-    `expected[k]` tokens take `seconds[state, k]`; `next_states[state, k]` are the probabilities of the states after it.
-    With what remains of 1, a new cycle begins in state `fresh`.
+    `expected[k]` tokens take `seconds[state, k]`. With what remains of 1 after the probabilities of all `paths`, a new
+    cycle begins in state `fresh`.
     """
     states = np.arange(len(seconds))
     chosen = np.zeros(len(seconds), int)
     for _ in range(20):
+        kept = np.zeros((len(seconds), len(seconds)))
+        for chance, below, share in paths:
+            now, to = chance[states, chosen], below[states, chosen]
+            kept[states, to] += now * (1 - share[states, chosen])
+            kept[states, to + 1] += now * share[states, chosen]
         gains = np.stack([expected[chosen], seconds[states, chosen]], axis=1)
-        tokens, times = np.linalg.solve(np.eye(len(seconds)) - next_states[states, chosen], gains).T
+        tokens, times = np.linalg.solve(np.eye(len(seconds)) - kept, gains).T
         rate = tokens[fresh] / times[fresh]
         worth = tokens - rate * times
-        value = expected - rate * seconds + next_states @ worth
+        value = expected - rate * seconds
+        for chance, below, share in paths:
+            value = value + chance * ((1 - share) * worth[below] + share * worth[below + 1])
         better = value.argmax(axis=1)
         gain = value[states, better] - value[states, chosen]
         if (gain <= 1e-9).all():

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from duo.config import MAX_BRANCHES, DraftConfig
 from duo.spec.calibration import Calibration, Lookahead
 from duo.spec.constants import DEFAULT
-from duo.spec.decision import best_batch, best_in_order
-from duo.spec.forecast import Forecast
+from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.learner import REJECTION, Learner
 from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
 from duo.spec.schedule import Schedule, schedules_of
@@ -82,14 +81,14 @@ class Policy(Learner):
         n, value = self._best_drafted(chances, n_max, drafted.next_s)
         best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
         asks = n > 0 and not chances and self.schedule is Schedule.SYNC and not self._in_order
-        curve, ready = self.costs.curve(self.n_max + 1, self._lookup_doubt), Forecast(rate)
+        curve = self.costs.curve(self.n_max + 1, self._lookup_doubt) if found else ()
         for origin, theirs, n_same in found:
-            n_found, found_value = best_batch(theirs, len(theirs), curve, ready)
+            n_found, found_value = best_ready(theirs, curve, rate)
             if asks:
                 # The value of asking the draft for a token first, which predicts the first of these about as often as
                 # that is right. Otherwise there is what is drafted.
                 agreed = [1 - (1 - theirs[0]) * (1 - self.calibration.mean), *theirs[1:]]
-                asked = best_batch(agreed, len(agreed), curve, ready)[1] - rate * drafted.next_s
+                asked = best_ready(agreed, curve, rate)[1] - rate * drafted.next_s
                 value = max(value, theirs[0] * asked + (1 - theirs[0]) * value)
             if n_found > n_same and found_value > value:
                 best, value = Decision(n_found, origin=origin), found_value
@@ -100,7 +99,8 @@ class Policy(Learner):
         curve, rate, draft_s = self.costs.curve(self.n_max + 1), self._value_of_time, self.costs.draft_s
         if self.schedule is Schedule.OFF:
             return 0, 1 - rate * curve[0]
-        mean, least, expected = self.calibration.mean, int(self._must_draft), replace(self._forecast, rate=rate)
+        mean, least, forecast = self.calibration.mean, int(self._must_draft), self._forecast
+        expected = forecast if rate == self.rate else replace(forecast, rate=rate)
         if self._in_order:
             n = best_in_order(chances, n_max, curve, rate, mean, next_s, draft_s)
             if not chances and next_s < math.inf:
@@ -111,9 +111,9 @@ class Policy(Learner):
         n, value = best_batch(chances, n_max, curve, expected, mean, next_s, draft_s)
         if self.schedule is Schedule.SYNC:
             n = len(chances)
-            if n < n_max and next_s < math.inf and self._forecast.goes_on(n, math.prod(chances), rate):
+            if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
                 return n + 1, value
-            n = max(best_batch(chances, min(n, n_max), curve, Forecast(rate))[0], min(n, least))
+            n = max(best_ready(chances[:n_max], curve, rate)[0], min(n, least))
         return n, value
 
     @property
