@@ -32,7 +32,9 @@ class Calibration:
     def _begin(
         self, accepted: Iterable[float], mean: float, shares: Iterable[float], ranks: Iterable[float], n: int
     ) -> None:
-        self._accepted = [recent(share, DEFAULT.prior_weight) for share in accepted]
+        # Sums, in which the prior fades; a mean in which it stays was worse (benchmarks/NOTES.md).
+        self._accepted = [DEFAULT.prior_weight * share for share in accepted]
+        self._seen = [float(DEFAULT.prior_weight)] * len(self._accepted)
         self._texts = Mean(1 / DEFAULT.texts, mean, n)
         self._all = recent(mean, n)
         self._shares = [recent(share, n) for share in shares]
@@ -67,7 +69,7 @@ class Calibration:
 
     def probabilities(self) -> tuple[float, ...]:
         """a(c) for each bin, in the order of EDGES."""
-        return tuple([each.value for each in self._accepted])
+        return tuple([right / seen for right, seen in zip(self._accepted, self._seen, strict=True)])
 
     def chances(self, mean: float) -> list[tuple[float, float]]:
         """For each bin, the share of the candidates in it and a(c), adjusted to a `mean` of a(c) over all of them."""
@@ -90,7 +92,8 @@ class Calibration:
     def add(self, confidence: float, accepted: bool) -> None:
         """Learn from a candidate, which was or would have been `accepted` or not."""
         i = bisect_right(self.EDGES, confidence)
-        self._accepted[i].add(accepted)
+        self._seen[i] = DEFAULT.memory * self._seen[i] + 1
+        self._accepted[i] = DEFAULT.memory * self._accepted[i] + accepted
         self.add_share(float(accepted))
         for j, share in enumerate(self._shares):
             share.add(float(i == j))

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from duo.spec.constants import DEFAULT
-from duo.spec.means import recent
 from duo.spec.types import Guess, Origin, Proposal, common_prefix
 
 _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last two are preferred to those of the last
@@ -48,7 +47,8 @@ class Lookup:
         self._next = 0  # the position in the text of the predicted token; 0: there is no match
         self._length = 0  # tokens of the match
         self._factor = 1.0
-        self._right = [recent(share, DEFAULT.lookup_prior) for share in self.PRIOR]
+        self._right = [DEFAULT.lookup_prior * share for share in self.PRIOR]
+        self._seen = [float(DEFAULT.lookup_prior)] * len(self.PRIOR)
 
     def begin(self, text: Sequence[int]) -> None:
         """Index a text. The part that it shares with the last one is not indexed again."""
@@ -74,17 +74,19 @@ class Lookup:
         guesses: list[Guess] = []
         chances: list[tuple[float, float]] = []
         for token in self._tokens[self._next : self._next + n]:
-            right = self._right[bisect_right(self.EDGES, confidence)]
+            i = bisect_right(self.EDGES, confidence)
             guesses.append(Guess(token, confidence))
-            chances.append((right.value, right.seen))
-            if (survival := survival * right.value) <= _HOPELESS:
+            chances.append((self._right[i] / self._seen[i], self._seen[i]))
+            if (survival := survival * chances[-1][0]) <= _HOPELESS:
                 break
             confidence = self._length + len(guesses)
         return Proposal(guesses, math.inf, Origin.LOOKUP, chances)
 
     def _score(self, right: bool) -> None:
         """The predicted token was right or not. Only if it was, the match goes on."""
-        self._right[bisect_right(self.EDGES, self._length * self._factor)].add(right)
+        i = bisect_right(self.EDGES, self._length * self._factor)
+        self._seen[i] = DEFAULT.memory * self._seen[i] + 1
+        self._right[i] = DEFAULT.memory * self._right[i] + right
         self._last, self._factor = self._next + 1, 1.0
         self._next, self._length = (self._last, self._length + 1) if right else (0, 0)
 
