@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
+from itertools import pairwise
 
 from duo.config import MAX_BRANCHES, MAX_CANDIDATES, MAX_THREADS
 from duo.spec.constants import DEFAULT, Assumed, assumed
@@ -35,7 +34,7 @@ class CostModel:
         self._times: dict[str, dict[int, Time]] = {name: {} for name in _RANGES}
         self.target_times, self.draft_times, self.pair_times, self.branch_times = self._times.values()
         self._curves: dict[float, list[float]] = {}  # by doubt
-        self._basis: dict[int, float] = {}  # T(n) of which they were made, with a doubt of 1
+        self._basis: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
         self.guess_s = 0.0  # the draft's time for one token, as inferred from others, until it is measured
         self.was_wrong = False  # whether T(n > 1) of an earlier run was, since a text began
         self.is_doubted = False  # whether T(1) is from an earlier run whose other times have turned out to be wrong
@@ -65,7 +64,7 @@ class CostModel:
         if self.draft_times:
             one_s = min(time.estimate(doubt) for time in self.draft_times.values())
         else:
-            known = (each for each in self.relatives if each[0].draft_times or each[0].guess_s)
+            known = ((other, slower) for other, slower in self.relatives if other.draft_times or other.guess_s)
             inferred = (other.draft_time(doubt) * assumed(slower, doubt) for other, slower in known)
             one_s = self.guess_s or next(inferred, 0.0)
         if n_sequences == 1 or not one_s:
@@ -78,8 +77,10 @@ class CostModel:
 
     def pair_time(self, doubt: float = 0.0) -> float:
         """The draft's time for a decode of two tokens; at least that for one."""
-        one_s, measured = self.draft_time(doubt), self.pair_times.get(2)
-        return max(one_s, measured.estimate(doubt) if measured else assumed(DEFAULT.pair, doubt) * one_s)
+        one_s = self.draft_time(doubt)
+        return max(
+            one_s, self.pair_times[2].estimate(doubt) if self.pair_times else assumed(DEFAULT.pair, doubt) * one_s
+        )
 
     def draft_threads(self, choices: Sequence[int]) -> int:
         """The number of threads to draft with, of `choices`: the one that may be the fastest (Auer et al. 2002)."""
@@ -112,8 +113,8 @@ class CostModel:
             else:
                 self._scale(time.value / before_s, time)
         self.is_doubted = self.is_doubted and n > 1
-        now, before_s = time.estimate(1.0), self._basis.get(n, 0.0)
-        if abs(now - before_s) > DEFAULT.noticeable * now:
+        now = time.value, time.estimate(1.0)
+        if any(abs(a - b) > DEFAULT.noticeable * a for a, b in zip(now, self._basis.get(n, (0.0, 0.0)), strict=True)):
             self._basis[n] = now
             self._follow()
             self.forget_curves()
@@ -195,9 +196,13 @@ class CostModel:
     def _curve(self, n: int, doubt: float) -> list[float]:
         known = {size: time.estimate(doubt) for size, time in self.target_times.items()}
         for other, slower in self.relatives:
-            both = self.target_times.keys() & other.target_times.keys()
-            ratios = [(self.target_times[i].value / other.target_times[i].value, 1) for i in both]
-            ratio = _mean_ratio(ratios) if ratios else assumed(slower, doubt)  # how much slower the target is here
+            # How much slower the target is here.
+            ratios = [
+                time.value / other.target_times[i].value
+                for i, time in self.target_times.items()
+                if i in other.target_times
+            ]
+            ratio = _mean_ratio((ratio, 1) for ratio in ratios) if ratios else assumed(slower, doubt)
             known = _with_inferred(known, {i: time.estimate(doubt) * ratio for i, time in other.target_times.items()})
         return _interpolated(known, n, doubt) if known else [0.0] * n
 
@@ -239,15 +244,22 @@ def _interpolated(times: Mapping[int, float], n: int, doubt: float = 0.0) -> lis
     Of several tokens, none takes longer than a larger batch, to which it could be padded. Beyond the known sizes, each
     token adds what is assumed with this `doubt` (see CostModel).
     """
-    known = {size: min(times[m] for m in times if m >= size > 1 or m == size) for size in times}
-    second, growth, least = assumed(DEFAULT.second, doubt), assumed(DEFAULT.growth, doubt), min(known)
+    known, least_s = dict(times), math.inf
+    for size in sorted(times, reverse=True):
+        least_s = min(least_s, times[size])
+        known[size] = least_s if size > 1 else times[1]
+    second, growth = assumed(DEFAULT.second, doubt), assumed(DEFAULT.growth, doubt)
+    least = min(known)
     first = known.setdefault(1, known[least] / (1 + second + growth * (least - 2)))
     if max(known) == 1:
         known[2] = first * (1 + second)
     if (most := max(known)) < n:
         known[n] = known[most] + (n - most) * growth * first
-    sizes = sorted(known)
-    return np.interp(range(1, sizes[-1] + 1), sizes, [known[size] for size in sizes]).tolist()  # type: ignore[no-any-return]
+    found: list[float] = []
+    for low, high in pairwise(sorted(known)):
+        step = (known[high] - known[low]) / (high - low)
+        found += [known[low] + i * step for i in range(high - low)]
+    return [*found, known[max(known)]]
 
 
 def _with_inferred(own: Mapping[int, float], inferred: Mapping[int, float]) -> dict[int, float]:
