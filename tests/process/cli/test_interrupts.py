@@ -76,9 +76,10 @@ def test_ctrl_c_during_a_long_prefill(demo_pair: tuple[Path, Path]) -> None:
     assert b"\ntokens: 0 tps: 0.000\n" in terminal.shown
 
 
-def test_a_killed_run_leaves_a_readable_trace(tiny: Path, tmp_path: Path) -> None:
+def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """With the demo pair, whose context is not full before the kill."""
     trace = tmp_path / "trace.json"
-    with Served(*endless((tiny, tiny)), "--trace", trace) as endless_run:
+    with Served(*endless(demo_pair), "--trace", trace) as endless_run:
         wait_until(lambda: trace.exists() and trace.read_bytes().count(b'"commit"') > 9)
         endless_run.send(signal.SIGKILL)
         endless_run.finish()
