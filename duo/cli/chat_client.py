@@ -136,9 +136,8 @@ class Server:
     """A server; `model` defaults to its first, `settings` go with every request, `marks` asks a lead for sources."""
 
     def __init__(
-        self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any], marks: bool = False,
-        silence_s: float = _SILENCE_S,  # after which an answer is given up
-    ) -> None:  # fmt: skip
+        self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any], marks: bool = False
+    ) -> None:
         """Raises UsageError for an invalid URL or key, ServerError for a proxy or certificates that cannot be used."""
         parsed = _parse_url(url)
         self.name = str(parsed.copy_with(userinfo=b"")).rstrip("/")
@@ -157,7 +156,7 @@ class Server:
                 f"cannot use the proxy or the certificates that the environment names ({_one_line(str(error))}): "
                 "correct ALL_PROXY, HTTP_PROXY, HTTPS_PROXY or SSL_CERT_FILE"
             ) from error
-        self._model, self._settings, self._marks, self._silence_s = model, settings, marks, silence_s
+        self._model, self._settings, self._marks = model, settings, marks
         self._known: tuple[str, bool] | None = None  # see _look_up()
 
     def _look_up(self) -> tuple[str, bool]:
@@ -166,7 +165,7 @@ class Server:
             found = _Model()
             try:
                 if self._model is None or self._marks:
-                    found = next(iter(self._models(self._silence_s)), found)
+                    found = next(iter(self._models(_SILENCE_S)), found)
             except ServerError as error:
                 if self._model is None and error.status != httpx.codes.NOT_FOUND:
                     raise
@@ -198,16 +197,13 @@ class Server:
         known = model, is_lead = self._look_up()
         self._known = None  # looked up again after a failure: it may be another server then
         body: dict[str, Any] = {
-            "model": model,
-            "messages": messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        body |= self._settings | ({"duo": True} if is_lead else {})
+            "model": model, "messages": messages, "stream": True, "stream_options": {"include_usage": True},
+            **self._settings, **({"duo": True} if is_lead else {}),
+        }  # fmt: skip
         if attempt and body.get("seed", -1) >= 0:
             body["seed"] += attempt
         reading = _Reading(answer, show)
-        with self._send("POST", "/v1/chat/completions", body, self._silence_s) as response:
+        with self._send("POST", "/v1/chat/completions", body, _SILENCE_S) as response:
             response.encoding = "utf-8-sig"  # that of events, whatever the header says
             for event in EventSource(response).iter_sse():
                 if event.data == "[DONE]":

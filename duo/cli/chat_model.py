@@ -6,10 +6,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import FrameType
 
 from duo.cli.load import empty_hint
 from duo.cli.terminal.console import prompt_bar
+from duo.cli.terminal.interrupts import handling
 from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
@@ -113,17 +113,9 @@ def _interrupts_wait() -> Iterator[None]:
 
     Not with a signal mask: another thread would take the signal, and Python would handle it on this one all the same.
     """
-    arrived = False
-
-    def note(_number: int, _frame: FrameType | None) -> None:
-        nonlocal arrived
-        arrived = True
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
+    arrived: list[int] = []
+    with handling(lambda number, _: arrived.append(number), signal.SIGINT):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
     if arrived:
         signal.raise_signal(signal.SIGINT)
 

@@ -17,6 +17,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
 
+from duo.cli.terminal.interrupts import handling
 from duo.errors import UsageError
 from duo.models.storage import MIB, config_dir
 
@@ -107,10 +108,9 @@ def no_echo() -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSANOW, quiet)
 
     apply()
-    handler = signal.signal(signal.SIGCONT, apply)  # after Ctrl-Z and fg, the modes are the shell's
     try:
-        yield
+        with handling(apply, signal.SIGCONT):  # after Ctrl-Z and fg, the modes are the shell's
+            yield
     finally:
-        signal.signal(signal.SIGCONT, handler)
         with suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(terminal, termios.TCSANOW, before)

@@ -17,7 +17,6 @@ from duo.errors import DuoError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
 
 @functools.cache
@@ -49,8 +48,11 @@ def discard_stdout() -> None:
 
 
 @contextmanager
-def progress_bar(*, unit_bytes: bool = False) -> Iterator[ProgressBar]:
-    """A progress bar on stderr that disappears when done; nothing if stderr is not a terminal."""
+def progress_bar(*, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr that disappears when done; nothing if stderr is not a terminal.
+
+    Call it with a description, how much is done, and of how much (default: 1; None: unknown).
+    """
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
 
     amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
@@ -58,23 +60,15 @@ def progress_bar(*, unit_bytes: bool = False) -> Iterator[ProgressBar]:
     # Output to stdout goes above the bar if both are on the same terminal.
     same, hidden = sys.stdout.isatty(), not stderr().is_terminal
     with Progress(*columns, console=stderr(), transient=True, disable=hidden, redirect_stdout=same) as progress:
-        yield ProgressBar(progress)
 
+        def show(description: str, done: float, total: float | None = 1.0) -> None:
+            if [task.description for task in progress.tasks] != [description]:
+                for task in progress.task_ids:
+                    progress.remove_task(task)
+                progress.add_task(description, total=total)
+            progress.update(progress.task_ids[0], completed=done, total=total)
 
-class ProgressBar:
-    """One bar per description."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, description: str, done: float, total: float | None = 1.0) -> None:
-        """Show that `done` of `total` is completed."""
-        if description not in self._tasks:
-            for task in self._tasks.values():
-                self._progress.remove_task(task)
-            self._tasks = {description: self._progress.add_task(description, total=total)}
-        self._progress.update(self._tasks[description], completed=done, total=total)
+        yield show
 
 
 @contextmanager

@@ -17,6 +17,17 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+@contextmanager
+def handling(handle: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Handle these signals by `handle` inside the block. For the main thread."""
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in reversed(before.items()):  # the first one last: its handler may raise
+            signal.signal(number, handler)
+
+
 class Interrupt:
     """Which signal was received, if any."""
 
@@ -64,13 +75,13 @@ def interrupts_raise() -> Iterator[None]:
     try:
         signal.signal(signal.SIGINT, handle)
         yield
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     except BaseException:
         if interrupted:
             raise KeyboardInterrupt from None
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise
     finally:
+        if not interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.unraisablehook = before
 
 
@@ -99,17 +110,12 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
         signals.put(number)
 
     watcher = threading.Thread(target=watch, name="duo-signals")
+    hang_ups = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     # The handlers are there before and after the watcher, which an exception would leave waiting forever.
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    numbers = (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
+    with handling(handle, signal.SIGINT, signal.SIGTERM, *hang_ups):
         watcher.start()
         try:
             yield interrupt
         finally:
             signals.put(0)
             watcher.join()
-    finally:
-        for number, handler in reversed(before.items()):  # SIGINT last: its handler may raise
-            signal.signal(number, handler)

@@ -21,7 +21,6 @@ from duo.spec.types import common_prefix
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
 _WORTH = 1.1  # times the target alone: a smaller forecast is no reason to try something
 _SMALLER = 4  # times as fast as this draft is one that is a quarter of its size
-_EMPTY: tuple[object, ...] = (None, [], {})
 _NAMES = {
     "lookup": "lookup",
     Schedule.OFF.value: "the target alone",
@@ -91,28 +90,29 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
         f"speed   {_tokens(generation)}; prompt: {_tokens(run.text.prompt)}; stopped: {generation.stop}{run.seed}"
     )
     if run.has_draft:
-        parts = [*_drafted(draft)] if draft else ["not used"]
-        lines.append(f"draft   {'; '.join([*parts, *([f'lookup: {_accepted(lookup)}'] if lookup else [])])}")
+        lines.append(f"draft   {'; '.join(_drafted(draft, lookup))}")
     elif lookup:
         lines.append(f"lookup  {_accepted(lookup)}")
     if lookup or run.has_draft:
         lines.append(f"gain    {verdict(run)}")
     if run.peak_bytes:
         lines.append(f"memory  {run.peak_bytes / 1e6:.0f} MB at most")
-    return "\n".join([*lines, last_line(generation)])
+    return "\n".join([*lines, _last_line(generation)])
 
 
-def _drafted(draft: DraftStatistics) -> Iterator[str]:
-    yield f"{draft.drafted} tokens drafted, {_accepted(draft)}" if draft.drafted else "not used"
-    if draft.vocabulary == TRANSLATED:
+def _drafted(draft: DraftStatistics | None, lookup: LookupStatistics | None) -> Iterator[str]:
+    yield f"{draft.drafted} tokens drafted, {_accepted(draft)}" if draft and draft.drafted else "not used"
+    if draft and draft.vocabulary == TRANSLATED:
         yield f"vocabulary translated, {_value(draft.lost_to_translation, 'd')} guesses lost by it"
-    if draft.branches:
+    if draft and draft.branches:
         yield f"{draft.branches.prepared} outcomes prepared, hit rate {_percent(draft.branches.hit_rate)}"
-    if draft.error:
+    if draft and draft.error:
         yield f"failed: {draft.error}"
+    if lookup:
+        yield f"lookup: {_accepted(lookup)}"
 
 
-def last_line(generation: GenerationStatistics) -> str:
+def _last_line(generation: GenerationStatistics) -> str:
     """The last line of every run, for programs."""
     return f"tokens: {generation.tokens} tps: {generation.tokens_per_s or 0:.3f}"
 
@@ -158,10 +158,9 @@ def why_no_gain(run: RunStatistics) -> str:
         (not alone, "trying the draft would have taken more time than may be spent on it"),
         (best >= (1 + CLOSE) * alone, "the draft came too late to pay; a longer text, or the next, may be faster"),
         (run.is_draft_larger, "the draft is larger than the target: are -m and -md exchanged?"),
+        (True, _remedy(policy, separate_devices=run.separate_devices)),
     )
-    return next((words for applies, words in reasons if applies), "") or _remedy(
-        policy, separate_devices=run.separate_devices
-    )
+    return next(words for applies, words in reasons if applies)
 
 
 def _remedy(policy: PolicyStatistics, *, separate_devices: bool) -> str:
@@ -171,23 +170,19 @@ def _remedy(policy: PolicyStatistics, *, separate_devices: bool) -> str:
     if not curve or not draft_ms:
         return said
     pair = max(1.0, (policy.pair_ms or 0.0) / draft_ms or assumed(DEFAULT.pair, 0.0))
-
-    def gains(times: float, acceptance: float) -> bool:
-        ms = times * draft_ms
-        found = forecast.taking_turns(curve, ms, [(1.0, acceptance)], pair * ms)
-        return found.rate * curve[0] >= _WORTH
-
-    trials = (
+    elsewhere = "a much smaller one" if separate_devices else "another device (-devd) or machine (duo back)"
+    trials = (  # times this draft's time per token, acceptance, and what would have that
         (1 / _SMALLER, policy.acceptance, "a smaller one (duo tune)"),
         (1.0, DEFAULT.excellent, "one more like the target (duo tune)"),
         (1 / _SMALLER, DEFAULT.excellent, "a smaller and better one (duo tune)"),
-        (
-            0.0,
-            policy.acceptance,
-            "a much smaller one" if separate_devices else "another device (-devd) or machine (duo back)",
-        ),
+        (0.0, policy.acceptance, elsewhere),
     )
-    advice = next((advice for times, share, advice in trials if gains(times, share)), "the target alone (omit -md)")
+    advice = "the target alone (omit -md)"
+    for times, acceptance, better in trials:
+        ms = times * draft_ms
+        if forecast.taking_turns(curve, ms, [(1.0, acceptance)], pair * ms).rate * curve[0] >= _WORTH:
+            advice = better
+            break
     needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"
     return f"{said}: it needs {needs}, and {100 * policy.acceptance:.0f} % of its tokens are right; try {advice}"
 
@@ -196,14 +191,14 @@ def _details(run: RunStatistics) -> Iterator[str]:
     """All figures by their names in --json, and where the time went."""
     for name, figures in run.document().items():
         if isinstance(figures, dict):
-            known = {each: value for each, value in figures.items() if value not in _EMPTY}
+            known = {each: value for each, value in figures.items() if value not in (None, [], {})}
             nested = [each for each, value in known.items() if isinstance(value, (dict, list, tuple))]
             yield f"{name:<12}{', '.join(f'{each} {_figures(known[each])}' for each in known if each not in nested)}"
             yield from (f"{'':<12}{each} {_figures(known[each])}" for each in nested)
     generation, draft = run.text.generation, run.text.draft
-    seconds, ms, waited_s = generation.seconds, generation.target_ms_per_decode, generation.waited_s
-    if seconds and ms:
-        target_s = generation.decodes * ms / 1000
+    seconds, waited_s = generation.seconds, generation.waited_s
+    if seconds and generation.target_ms_per_decode:
+        target_s = generation.decodes * generation.target_ms_per_decode / 1000
         parts_s = {"target computes": target_s, "waits for the draft": waited_s, "rest": seconds - target_s - waited_s}
         said = ", ".join(f"{name} {_percent(part_s / seconds)}" for name, part_s in parts_s.items() if part_s > 0)
         if draft and draft.computed_s:
@@ -258,7 +253,7 @@ def render_comparison(run: RunStatistics, tokens: Sequence[int], alone: Completi
         f"duo chose     {_chosen(run.text)}",
         f"because       {_reason(run)}",
     )
-    return "\n".join([*lines, last_line(run.text.generation)])
+    return "\n".join([*lines, _last_line(run.text.generation)])
 
 
 def _chosen(text: Statistics) -> str:

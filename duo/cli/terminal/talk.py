@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Protocol
 
 from duo.cli.terminal.console import say, stderr, with_options
+from duo.cli.terminal.interrupts import handling
 from duo.cli.terminal.writer import ACCEPTED, DIM, RESET, TextWriter
 from duo.errors import DeviceError, DuoError
 from duo.spec.types import Source
@@ -142,7 +141,7 @@ class Talk:
 
         Meanwhile, Ctrl-C interrupts answers only. Raises DeviceError, and BrokenPipeError if stdout is closed.
         """
-        with self._signals(), self._input.no_echo():
+        with handling(self._on_signal, signal.SIGINT, signal.SIGTERM), self._input.no_echo():
             self._try(lambda: self._note(f"{self._backend.greeting()}; /help lists the commands"))
             if first is not None:
                 self._note(f"> {first}")
@@ -197,26 +196,14 @@ class Talk:
             return True
         return False
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _on_signal(self, number: int, _: object) -> None:
         """Ctrl-C interrupts requests only; SIGTERM ends the chat, and the terminal is as before."""
-
-        def interrupt(_number: int, _frame: FrameType | None) -> None:
-            if self._stoppable:
-                self._stoppable = False  # a second Ctrl-C must not interrupt the cleanup
-                raise KeyboardInterrupt
-
-        def end(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
             signal.signal(number, signal.SIG_DFL)
             sys.exit(128 + number)
-
-        handlers = {signal.SIGINT: interrupt, signal.SIGTERM: end}
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if self._stoppable:
+            self._stoppable = False  # a second Ctrl-C must not interrupt the cleanup
+            raise KeyboardInterrupt
 
     def _run_command(self, name: str, text: str) -> bool:
         """Run `/name text`. Returns whether the chat ends."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from duo.cli import chat_client
 from duo.cli.chat_client import Server, ServerError
 from duo.cli.commands import chat as chat_command
 from duo.cli.terminal.talk import Answer
@@ -139,11 +140,11 @@ def test_a_proxy_or_certificates_that_cannot_be_used(name: str, value: str, said
     assert_refused(run, "the environment names", said, f"correct {'ALL_PROXY, HTTP_PROXY'}")
 
 
-def test_a_silent_server_times_out() -> None:
+def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_client, "_SILENCE_S", 0.1)
     with FakeServer(Reply(b"", ending=HELD)) as server:
-        client = Server(server.url, key=None, model="a", settings={}, silence_s=0.1)
         with pytest.raises(ServerError, match="is incomplete: timed out"):
-            client.answer([], Answer(), lambda *_: None)
+            ask(server)
         assert server.left.wait(60)
 
 
