@@ -26,7 +26,7 @@ from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Acceptance, Candidates, Guess, Logits
+from duo.spec.types import Guess, Logits
 from duo.spec.verify import Verifier
 
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
@@ -303,10 +303,10 @@ class _Verifier(Verifier):
     def verify(
         self,
         target_logits: Logits,  # noqa: ARG002
-        candidates: Candidates,
+        candidates: Sequence[Guess],
         position: int,
         recent: Sequence[int] = (),  # noqa: ARG002
-    ) -> Acceptance:
-        tokens = candidates.tokens
+    ) -> tuple[int, ...]:
+        tokens = [guess.token for guess in candidates]
         n = next((i for i, token in enumerate(tokens) if token != (position + i) % 2), len(tokens))
-        return Acceptance(tokens[:n], (position + n) % 2)
+        return *tokens[:n], (position + n) % 2

@@ -153,7 +153,7 @@ def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) ->
         while done < len(text):
             found = lookup.propose(n_max)
             decision = policy.decide(len(text) - done, Proposal(), found)
-            candidates = found.candidates(decision.n_verify).tokens
+            candidates = [guess.token for guess in found.guesses[: decision.n_verify]]
             n_right = common_prefix(candidates, text[done:])
             seconds = target_s[len(candidates)]
             policy.learn_step(n_right + 1, StepCost(len(candidates), seconds, seconds, Source.LOOKUP))

@@ -19,7 +19,7 @@ from duo.llama.model import Model
 from duo.spec.policy import StepCost
 from duo.spec.sampling import logprobs
 from duo.spec.schedule import Schedule
-from duo.spec.types import Acceptance, Candidates, Guess, Logits, Origin, Step
+from duo.spec.types import Guess, Logits, Origin, Step
 from duo.spec.verify import Verifier
 
 
@@ -122,27 +122,27 @@ class Generation:
         if n_room <= 0:
             return None
         began = self._now()
-        # The last batch of the prefill uses all threads and verifies no candidates.
-        candidates, schedule = self._candidates(n_room) if len(tokens) == 1 else (Candidates(), Schedule.OFF)
-        logits, decode_s = self._decode([*tokens, *candidates.tokens], len(candidates) + 1)
-        acceptance, judged = self._verify(logits, candidates), self._now()
-        pieces = self._ending.push(acceptance.tokens)
-        written = acceptance.tokens[: len(pieces)]
+        idle = (), Origin.DRAFT, Schedule.OFF  # the last batch of the prefill uses all threads and verifies nothing
+        candidates, source, schedule = self._candidates(n_room) if len(tokens) == 1 else idle
+        proposed = tuple([guess.token for guess in candidates])
+        logits, decode_s = self._decode([*tokens, *proposed], len(candidates) + 1)
+        added, judged = self._verify(logits, candidates), self._now()
+        pieces = self._ending.push(added)
+        written = added[: len(pieces)]
         # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
         is_usual = len(tokens) == 1 and not self.target.was_first
-        source = candidates.source
         cost = StepCost(len(candidates), decode_s, self._now() - began, source) if is_usual else None
         self.draft.commit(written, cost)
         self._follow_cores()
         for other in self.sources.others:
             other.commit(written, cost)
-        n_accepted = min(len(acceptance.accepted), len(written))
+        n_accepted = min(len(added) - 1, len(written))
         if source is Origin.ANY:  # nobody has proposed these
-            candidates, n_accepted, source = Candidates(), 0, Origin.DRAFT
-        self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule, source)
+            proposed, n_accepted, source = (), 0, Origin.DRAFT
+        self._metrics.stepped(judged, len(proposed), n_accepted, len(written), schedule, source)
         # After the commit, so that the draft continues meanwhile. The rows are valid until the next decode.
         found = logprobs(logits, written, self.n_logprobs) if self.n_logprobs is not None else ()
-        return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :], source, found)
+        return Step(written, n_accepted, pieces, proposed[len(added) - 1 :], source, found)
 
     def _room(self, n_fresh: int) -> int:
         """Maximum tokens that the next step may add, after decoding `n_fresh` that are not in the cache."""
@@ -154,11 +154,11 @@ class Generation:
         n_room = min(n_context, target.n_batch - n_fresh + 1, n_text or target.n_batch)
         return n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)
 
-    def _candidates(self, n_room: int) -> tuple[Candidates, Schedule]:
-        """The candidates to verify now, and their schedule."""
+    def _candidates(self, n_room: int) -> tuple[Sequence[Guess], Origin, Schedule]:
+        """The candidates to verify now, where they come from, and the schedule."""
         self._use(self.sources.choose())
         start = self._now()
-        candidates, schedule = self._compare(n_room), self.draft.schedule
+        (candidates, source), schedule = self._compare(n_room), self.draft.schedule
         n = self.draft.n_target_threads
         n = min(n, self.cores.limit or n)
         if n != self._n_threads:
@@ -166,13 +166,13 @@ class Generation:
             self._n_threads = n
         if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
             self._metrics.waited(start, self._now())
-        return candidates, schedule
+        return candidates, source, schedule
 
-    def _compare(self, n_room: int) -> Candidates:
+    def _compare(self, n_room: int) -> tuple[Sequence[Guess], Origin]:
         """Compare what the sources propose, after waiting for more candidates if the policy says so."""
         draft, policy = self.draft, self.draft.policy
         if policy is None:
-            return Candidates()
+            return (), Origin.DRAFT
         found = [(source, source.propose()) for source in self.sources.others]
         while True:
             drafted = draft.propose()
@@ -183,8 +183,8 @@ class Generation:
         for source, proposal in ((draft, drafted), *found):
             if proposal.origin is decision.origin:
                 source.verifies(decision.n_verify)
-                return proposal.candidates(decision.n_verify)
-        return Candidates(decision.n_verify * (Guess(self.session.accepted[-1], 0.0),), Origin.ANY)
+                return proposal.guesses[: decision.n_verify], proposal.origin
+        return decision.n_verify * (Guess(self.session.accepted[-1], 0.0),), Origin.ANY
 
     def _decode(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, float]:
         """Logits `[n_rows, n_vocab]` after the last of these tokens, and the seconds this took."""
@@ -194,15 +194,15 @@ class Generation:
         self._metrics.decoded(start, end, len(tokens))
         return logits, end - start
 
-    def _verify(self, logits: Logits, candidates: Candidates) -> Acceptance:
-        """Verify the candidates and roll back the rejected ones."""
+    def _verify(self, logits: Logits, candidates: Sequence[Guess]) -> tuple[int, ...]:
+        """Verify the candidates and roll back the rejected ones. Returns what the step adds: see Verifier.verify()."""
         start, n_recent = self._now(), self.verifier.n_recent
         position = self.target.n_past - len(candidates)
         recent = self.session.accepted[max(0, position - n_recent) :] if n_recent else ()
-        acceptance = self.verifier.verify(logits, candidates, position, recent)
-        self.target.rollback(position + len(acceptance.accepted))
+        added = self.verifier.verify(logits, candidates, position, recent)
+        self.target.rollback(position + len(added) - 1)
         self._metrics.detail("target", "verify", start, len(candidates))
-        return acceptance
+        return added
 
     def _prefill(self, stop: threading.Event) -> None:
         """Decode the prompt except for its last batch, which is part of the first step."""

@@ -67,9 +67,10 @@ class Policy(Learner):
             return Decision(0)
         if self.schedule is Schedule.OFF and (n := self._n_arbitrary(n_max)):
             return Decision(n, origin=next((other.origin for other in others if len(other.guesses) >= n), Origin.ANY))
-        adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
-        chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
-        found = []
+        chances, found = list[float](), []
+        if drafted.guesses:
+            adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
+            chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
         for other in others:
             theirs, n_same = self._chances(other, n_max), 0
             # With rejection sampling, the choice between the sources must not depend on what was drawn.

@@ -57,22 +57,6 @@ class Outcome(NamedTuple):
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Consecutive drafted tokens that continue the accepted ones."""
-
-    guesses: tuple[Guess, ...] = ()
-    source: Origin = Origin.DRAFT
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """Their token ids."""
-        return tuple([guess.token for guess in self.guesses])
-
-    def __len__(self) -> int:
-        return len(self.guesses)
-
-
 class Proposal(NamedTuple):
     """What a source has for the next batch."""
 
@@ -82,26 +66,6 @@ class Proposal(NamedTuple):
     # Of each guess: the probability that it is right if those before it are, and from how many observations this is
     # known. Empty: the policy knows it by confidence.
     chances: Sequence[tuple[float, float]] = ()
-
-    def candidates(self, n: int) -> Candidates:
-        """The first `n` of them, to be verified."""
-        return Candidates(tuple(self.guesses[:n]), self.origin)
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """The result of verification.
-
-    `token` is the target's own: *recovered* after a rejection, or the *bonus* when all candidates were accepted.
-    """
-
-    accepted: tuple[int, ...]
-    token: int
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """All tokens that the step adds to the text."""
-        return (*self.accepted, self.token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from duo.config import SamplingConfig
 from duo.errors import GrammarError
 from duo.spec.noise import Purpose, gumbel, uniform
 from duo.spec.sampling import Chain, Sampler, confidence, softmax
-from duo.spec.types import Acceptance, Candidates, Distribution, Floats, Guess, Logits
+from duo.spec.types import Distribution, Floats, Guess, Logits
 
 
 class Constraint(Protocol):
@@ -42,26 +42,26 @@ class Verifier:
         self._constraint = constraint
 
     def verify(
-        self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
-    ) -> Acceptance:
-        """Verify the candidates from left to right, up to the first rejection.
+        self, target_logits: Logits, candidates: Sequence[Guess], position: int, recent: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """The accepted candidates, then the target's own token: *recovered* after a rejection, else the *bonus*.
 
         target_logits: `[k+1, n_vocab]`; row i predicts the token after `candidates[:i]`, at `position + i`. `recent`:
         the last `n_recent` tokens before `position`. Raises GrammarError if no token is allowed at `position`, and
         what the constraint raises. If none is allowed later, the text ends with the tokens before.
         """
-        tokens = candidates.tokens
-        for i, guess in enumerate((*candidates.guesses, None)):
+        tokens = tuple([guess.token for guess in candidates])
+        for i, guess in enumerate((*candidates, None)):
             before = (*recent, *tokens[:i])[-self.n_recent :] if self.n_recent else ()
             try:
                 token = self._settle(target_logits[i], guess, position + i, before)
             except GrammarError:
                 if not i:
                     raise
-                return Acceptance(tokens[: i - 1], tokens[i - 1])
+                return tokens[:i]
             if guess is None or token != guess.token:
                 break
-        return Acceptance(tokens[:i], token)
+        return *tokens[:i], token
 
     def _settle(self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int]) -> int:
         """The token at `position`. Masking the whole vocabulary is slow, so it is done only if that is not allowed.

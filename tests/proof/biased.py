@@ -9,7 +9,7 @@ import numpy as np
 from duo.config import SamplingConfig
 from duo.spec.noise import Purpose, gumbel, uniform
 from duo.spec.sampling import Coupled
-from duo.spec.types import Acceptance, Candidates, Distribution, Guess, Logits
+from duo.spec.types import Distribution, Guess, Logits
 from duo.spec.verify import Matching, Rejection, Verifier, draw, residual
 
 
@@ -45,10 +45,10 @@ class FarSighted(Rejection):
     """Drops a candidate if the draft's confidence in the next one was low."""
 
     def verify(
-        self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
-    ) -> Acceptance:
-        n = next((i for i, guess in enumerate(candidates.guesses[1:]) if guess.confidence <= 0.5), len(candidates))
-        return super().verify(target_logits, Candidates(candidates.guesses[:n]), position, recent)
+        self, target_logits: Logits, candidates: Sequence[Guess], position: int, recent: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        n = next((i for i, guess in enumerate(candidates[1:]) if guess.confidence <= 0.5), len(candidates))
+        return super().verify(target_logits, candidates[:n], position, recent)
 
 
 class Halved(Coupled):

@@ -19,7 +19,7 @@ from duo.engine.slot import Slot
 from duo.llama.model import Model
 from duo.spec.sampling import Chain
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates, Logits
+from duo.spec.types import Logits
 from tests.fakes import Eager
 from tests.goodness import chi_square, total_variation, variation_bound
 from tests.prompts import PROMPTS
@@ -79,8 +79,8 @@ class Drawing:
         verifier, guesser = choosing(self.engine.slot.target, self.seeded(seed))
         position = len(self.prompt)
         candidate = guesser.guess(self.draft[0], position)
-        acceptance = verifier.verify(self.target, Candidates((candidate,)), position)
-        return acceptance.tokens[0], bool(acceptance.accepted)
+        token, *bonus = verifier.verify(self.target, [candidate], position)
+        return token, bool(bonus)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from duo.engine.drafter import Drafter
 from duo.spec import verify
-from duo.spec.types import Acceptance, Candidates, Logits
+from duo.spec.types import Guess, Logits
 from tests.command import ONE_EACH, models
 from tests.unit.cli.runner import duo
 
@@ -33,10 +34,10 @@ def test_a_wrong_verification_is_found(kin: dict[str, Path], monkeypatch: pytest
     right = verify.Matching.verify
 
     def accept_all(
-        self: verify.Matching, logits: Logits, candidates: Candidates, position: int, recent: tuple[int, ...] = ()
-    ) -> Acceptance:
+        self: verify.Matching, logits: Logits, candidates: Sequence[Guess], position: int, recent: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
         found = right(self, logits, candidates, position, recent)
-        return Acceptance(candidates.tokens, found.token) if candidates else found
+        return (*(guess.token for guess in candidates), found[-1])
 
     monkeypatch.setattr(verify.Matching, "verify", accept_all)
     run = duo("check", *models(kin["lfm2"], kin["llama"]), *EXACT, "-n", "24", "-p", "Dear neighbours,", "-p", "The")

@@ -24,7 +24,7 @@ from duo.spec.calibration import Lookahead
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
-from duo.spec.types import Candidates, Step
+from duo.spec.types import Step
 from duo.spec.verify import Matching
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, FakeContext
 
@@ -188,13 +188,13 @@ def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None
     return tokens
 
 
-def take(draft: Draft, n_room: int = 100) -> Candidates:
+def take(draft: Draft, n_room: int = 100) -> tuple[int, ...]:
     """What a generation does at each step: the candidates to verify, after the waits that the policy wants."""
     assert draft.policy is not None
     while (decision := draft.policy.decide(n_room, drafted := draft.propose())).wait_s is not None:
         draft.more(decision.wait_s)
     draft.verifies(decision.n_verify)
-    return drafted.candidates(decision.n_verify)
+    return tuple(guess.token for guess in drafted.guesses[: decision.n_verify])
 
 
 def draft_threads() -> list[threading.Thread]:

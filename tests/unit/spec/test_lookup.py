@@ -20,7 +20,7 @@ def chances(lookup: Lookup, n: int) -> list[float]:
 
 
 def tokens(lookup: Lookup, n: int) -> tuple[int, ...]:
-    return lookup.propose(n).candidates(n).tokens
+    return tuple(guess.token for guess in lookup.propose(n).guesses)
 
 
 def made(*text: int) -> Lookup:
