@@ -8,7 +8,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from shlex import split
@@ -65,7 +66,7 @@ class Setup:
     def write(self, contestant: Contestant, file: Path) -> Run:
         """A text outside of the rounds. Raises DuoError."""
         text = file.read_text(encoding="utf-8").removesuffix("\n")
-        return contestant.writer.write(with_prompt(self.job, text, self.folder / file.name), threading.Event())
+        return contestant.write(with_prompt(self.job, text, self.folder / file.name), threading.Event())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +84,29 @@ class Duo:
         return [*self.program, *shared, *(option.format(draft=job.draft) for option in self.options),
                 "--json", str(_report(job))]  # fmt: skip
 
-    def write(self, job: Job, stop: threading.Event) -> Run:
-        """See Writer. A text that ends by itself has at least two tokens."""
-        asked = replace(job, n_tokens=2) if self.may_end else job
-        command = self.command(job)
-        return checked(self.name, asked, lambda: run_process(command, self.variables, stop), lambda _, ended: read_run(
-            job, ended))  # fmt: skip
+    def __call__(self, job: Job, stop: threading.Event) -> Run:
+        """See Contestant. A text that ends by itself has at least two tokens."""
+        start = partial(run_process, self.command(job), self.variables, stop)
+        return checked(self.name, 2 if self.may_end else job.n_tokens, start, partial(_read, _report(job)))
 
 
 def _report(job: Job) -> Path:
     return job.prompt_file.with_name("report.json")
 
 
-def read_run(job: Job, cost: Cost) -> Run:
+def _read(report: Path, cost: Cost) -> Run:
     """Parse the --json report, with what the policy has learned; stdout has only the text."""
-    statistics = json.loads(_report(job).read_text(encoding="utf-8"))
-    _report(job).unlink()
+    statistics = json.loads(report.read_text(encoding="utf-8"))
+    report.unlink()
     rates = (statistics.get("policy") or {}).get("forecast_tokens_per_s") or {}
     first, *_ = (statistics["draft"] or {}).get("accept_rate_by_position") or [None]
     best, rate = max(rates.values(), default=None), statistics["generation"]["tokens_per_s"]
     return Run.of(
-        cost.stdout,
-        statistics,
+        cost.stdout, statistics, peak_mb=cost.peak_bytes / 1e6,
         startup_s=cost.wall_s - statistics["generation"]["seconds"],  # wall time without the generation
-        peak_mb=cost.peak_bytes / 1e6,
         first_accept_rate=first,  # of the first candidates of batches
         over_forecast=rate / best if best and rate else None,
-    )
+    )  # fmt: skip
 
 
 def duo(setup: Setup, name: str, options: str, program: Sequence[str] = (), *, may_end: bool = False) -> Contestant:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from duo.engine.decoder import Decoder
 from duo.errors import DecodeAborted, DecodeError
@@ -87,9 +88,8 @@ class Account:
     def close(self) -> None:
         """The text has ended: begin anew. Raises DecodeError if decodes took longer than the emulated ones."""
         times, self.times = self.times, []
-        n_late = sum(real > emulated for real, emulated in times)
-        late_s = sum(max(0.0, real - emulated) for real, emulated in times)
-        share = late_s / sum(emulated for _, emulated in times) if late_s else 0.0
+        late_s = [real - emulated for real, emulated in times if real > emulated]
+        n_late, share = len(late_s), sum(late_s) / sum(emulated for _, emulated in times) if late_s else 0.0
         if share > (_MAX_LATE if n_late > max(1, _FEW * len(times)) else _MAX_STALLED):
             ratios = sorted(real / emulated for real, emulated in times)
             needed = math.ceil(10 * self.slow_down * ratios[int(0.99 * len(times))]) / 10
@@ -104,37 +104,9 @@ class Wrapped:
 
     def __init__(self, context: Decoder) -> None:
         self.context = context
-        self.n_ctx, self.n_vocab, self.n_rollback = context.n_ctx, context.n_vocab, context.n_rollback
-        self.n_batch, self.n_branches = context.n_batch, context.n_branches
-        self.rollback, self.branch, self.adopt, self.drop = (
-            context.rollback, context.branch, context.adopt, context.drop
-        )  # fmt: skip
 
-    @property
-    def was_first(self) -> bool:
-        return self.context.was_first
-
-    @property
-    def n_past(self) -> int:
-        return self.context.n_past
-
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        return self.context.decode(tokens, n_rows)
-
-    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        return self.context.decode_each(tokens)
-
-    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        self.context.set_threads(n_threads, n_threads_batch)
-
-    def cancel(self) -> None:
-        self.context.cancel()
-
-    def abort(self) -> None:
-        self.context.abort()
-
-    def resume(self) -> None:
-        self.context.resume()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.context, name)
 
 
 class Emulated(Wrapped):
@@ -152,10 +124,8 @@ class Emulated(Wrapped):
         `devices`: shared with the model that slows this one down. `seed`: of the noise.
         """
         super().__init__(context)
-        self._times = times
-        self._account = account
+        self._times, self._account, self._dice = times, account, random.Random(seed)
         self._devices = devices or Devices()
-        self._dice = random.Random(seed)
         self._aborted = self._interrupted = False
         self._is_far = False  # whether the round trip to it is still to come in this turn
 
@@ -175,13 +145,11 @@ class Emulated(Wrapped):
     def _timed(self, compute: Callable[[], Logits], n: int, more_s: float = 0.0) -> Logits:
         if n > len(self._times.alone_s):  # prefill
             return compute()
-        noise, n_past, devices = self._times.noise, self.n_past, self._devices
-        factor = self._account.slow_down * math.exp(self._dice.gauss(-(noise**2) / 2, noise))  # 1 on average
-        alone_s, concurrent_s = (
-            factor * (each[n - 1] + more_s) for each in (self._times.alone_s, self._times.concurrent_s)
-        )
+        times, n_past, devices = self._times, self.n_past, self._devices
+        noise = self._dice.gauss(-(times.noise**2) / 2, times.noise)  # its exponential is 1 on average
+        factor = self._account.slow_down * math.exp(noise)
         start = time.perf_counter()
-        work = _Work(alone_s, concurrent_s, start)
+        work = _Work(factor * (times.alone_s[n - 1] + more_s), factor * (times.concurrent_s[n - 1] + more_s), start)
         with devices.changed:
             self._interrupted = self._aborted
             devices.begin(work)
@@ -208,7 +176,7 @@ class Emulated(Wrapped):
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """See Decoder. It precedes each of the draft's turns: so here is the round trip, not in a token's time."""
-        super().set_threads(n_threads, n_threads_batch)
+        self.context.set_threads(n_threads, n_threads_batch)
         if self._is_far:
             self._is_far = False
             end = time.perf_counter() + self._account.slow_down * self._times.round_trip_s
@@ -220,16 +188,16 @@ class Emulated(Wrapped):
         """See Decoder. A device that cannot abort finishes the decode."""
         if self._times.aborts:
             self._interrupt()
-            super().cancel()
+            self.context.cancel()
 
     def abort(self) -> None:
         self._aborted = True
         self._interrupt()
-        super().abort()
+        self.context.abort()
 
     def resume(self) -> None:
         self._aborted = False
-        super().resume()
+        self.context.resume()
 
     def _interrupt(self) -> None:
         with self._devices.changed:

@@ -13,10 +13,9 @@ from typing import Any
 from benchmarks import servers
 from benchmarks.contestants import Setup, patched
 from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
-from benchmarks.process import Child
 from benchmarks.relay import Relay
-from duo.bench.contestants import InProcess
-from duo.bench.rounds import Job, Run
+from duo.bench.contestants import write_here
+from duo.bench.rounds import Contestant, Job, Run
 from duo.config import DraftConfig
 from duo.diagnose.machine_file import Pair
 from duo.engine.contexts import time_branches, time_draft
@@ -62,14 +61,8 @@ class Emulation:
     def draft_times(self, round_trip_s: float = 0.0) -> DeviceTimes:
         """Of the draft, in this process or in another one, which knows nothing of this target."""
         pair, machine = self.pair, self.pair.machine
-        return DeviceTimes(
-            tuple(pair.draft_alone_s),
-            tuple(machine.branch_s),
-            machine.read_s,
-            machine.noise,
-            machine.aborts,
-            round_trip_s,
-        )
+        alone_s, concurrent_s = tuple(pair.draft_alone_s), tuple(machine.branch_s)
+        return DeviceTimes(alone_s, concurrent_s, machine.read_s, machine.noise, machine.aborts, round_trip_s)
 
     def install(self, slot: Slot) -> None:
         """Replace the contexts of `slot`, which must have been made, and its threads. On the engine's thread."""
@@ -80,9 +73,8 @@ class Emulation:
         assert slot.draft_cache is not None
         times = DeviceTimes(tuple(machine.target_s), tuple(machine.concurrent_target_s), noise=machine.noise)
         slot.target_cache = Cache(Emulated(slot.target_cache.context, times, self.account, devices, _TARGET_SEED))
-        draft = Emulated(
-            slot.draft_cache.context, self.draft_times(2 * pair.delay_s), self.account, devices, _DRAFT_SEED
-        )
+        times = self.draft_times(2 * pair.delay_s)
+        draft = Emulated(slot.draft_cache.context, times, self.account, devices, _DRAFT_SEED)
         slot.draft_cache = Cache(draft)
         self.account.on_step = draft.begin_turn
 
@@ -103,8 +95,8 @@ class Emulation:
         self.account.times.clear()
         return policy
 
-    def far_writer(self, engine: Engine, setup: Setup, port: int, stack: ExitStack) -> Writer:
-        """A writer whose draft is in another process, behind a link with the delay; it connects to `port`."""
+    def far(self, mode: str, engine: Engine, setup: Setup, port: int, stack: ExitStack) -> Contestant:
+        """One whose draft is in another process, behind a link with the delay; it connects to `port`."""
         remote = engine.slot.remote
         assert remote is not None
         remote.limit(replace(engine.slot.drafting, schedule="async"), 1)
@@ -115,28 +107,26 @@ class Emulation:
         )
         process = stack.enter_context(servers.back(setup, to, patched(code)))
         servers.wait_until(lambda: bool(getattr(remote, "n_connected", 0)), process)
-        return Writer(InProcess(engine, Drafts(remote=remote)), self, process)
 
+        def write(job: Job, stop: threading.Event) -> Run:
+            run = self.write(engine, Drafts(remote=remote), job, stop)
+            if process.status is not None:
+                raise DecodeError(f"the remote draft failed: {process.stderr.strip()}")
+            return run
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    inside: InProcess
-    emulation: Emulation
-    process: Child | None = None  # of the draft
+        return Contestant(mode, write, n_max="auto")
 
-    def write(self, job: Job, stop: threading.Event) -> Run:
-        """See bench.rounds.Writer. Figures are those of the devices. Raises DecodeError if they are too fast."""
-        run = self.inside.write(job, stop)
-        if self.process is not None and self.process.status is not None:
-            raise DecodeError(f"the remote draft failed: {self.process.stderr.strip()}")
-        self.emulation.account.close()
-        factor, figures = self.emulation.slow_down, dict(run.figures)
+    def write(self, engine: Engine, drafts: Drafts, job: Job, stop: threading.Event) -> Run:
+        """A text, with the figures of the devices. Raises DecodeError if they are too fast."""
+        run = write_here(engine, drafts, job, stop)
+        self.account.close()
+        figures = dict(run.figures)
         for name in ("target_ms_per_decode", "draft_ms_per_token"):
             if (value := figures[name]) is not None:
-                figures[name] = value / factor
+                figures[name] = value / self.slow_down
         for name in ("prompt_tokens_per_s", "first_token_s"):  # prefill is not emulated
             del figures[name]
-        return replace(run, tokens_per_s=run.tokens_per_s * factor, figures=figures)
+        return replace(run, tokens_per_s=run.tokens_per_s * self.slow_down, figures=figures)
 
 
 def emulate_drafts(device: DeviceTimes, slow_down: float) -> None:

@@ -36,7 +36,7 @@ class Child:
     ) -> None:
         """Start it with `variables` added to the environment and LLAMA_* variables removed. Raises OSError."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")}
-        self._ended, self._wall_s, self._peak_bytes = threading.Event(), 0.0, 0
+        self._ended = threading.Event()
         with ExitStack() as stack:
             self._files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
             self._began = time.perf_counter()
@@ -65,10 +65,6 @@ class Child:
         return self._process.returncode if self._ended.is_set() else None
 
     @property
-    def stdout(self) -> str:
-        return _text(self._files[0])
-
-    @property
     def stderr(self) -> str:
         return _text(self._files[1])
 
@@ -86,7 +82,7 @@ class Child:
                 raise Interrupted
             if time.perf_counter() > end:
                 raise TimeoutError
-        cost = Cost(self._process.args, self._process.returncode, self.stdout, self.stderr)
+        cost = Cost(self._process.args, self._process.returncode, *map(_text, self._files))
         cost.wall_s, cost.peak_bytes = self._wall_s, self._peak_bytes
         return cost
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import sys
 import threading
@@ -116,7 +115,7 @@ class Comparison(Scenario):
         results, complete = self.measure(setup)
         about: dict[str, Any] = {"models": models(setup), "complete": complete}
         about["baseline"] = results.baseline and results.baseline.name
-        commands = ((c.name, getattr(c.writer, "command", None)) for c in results.contestants)
+        commands = ((c.name, getattr(c.write, "command", None)) for c in results.contestants)
         about["commands"] = {name: command(setup.job)[1:] for name, command in commands if command is not None}
         return Outcome(self.table(results), results.document() | about, self.verdicts(results))
 
@@ -160,34 +159,28 @@ def prompts_of(setup: Setup) -> list[Prompt]:
     return [Prompt(file.stem, file.read_text(encoding="utf-8").removesuffix("\n")) for file in setup.prompt_files]
 
 
-class InTime(list[Prompt]):
-    """Prompts of rounds: an iteration ends where another round as long as the longest would end after `end`."""
-
-    end = math.inf  # by time.monotonic()
-
-    def __iter__(self) -> Iterator[Prompt]:
-        """See InTime. The first round is never left out."""
-        last, longest = time.monotonic(), 0.0
-        for i in range(len(self)):
-            now = time.monotonic()
-            longest, last = max(longest, now - last), now
-            if i and now + longest > self.end:
-                return
-            yield self[i]
+def in_time(prompts: Sequence[Prompt], end: float) -> Iterator[Prompt]:
+    """Those of the rounds that end before `end` if none takes longer than the longest so far; at least one."""
+    last, longest = time.monotonic(), 0.0
+    for i, prompt in enumerate(prompts):
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+        if i and now + longest > end:
+            return
+        yield prompt
 
 
 def take(results: Results, prompts: Sequence[Prompt], setup: Setup, *, warm_up: bool = False) -> bool:
     """Add samples of all contestants. False after Ctrl-C."""
     first = len({sample.i_round for sample in results.samples})
-    timed = InTime(prompts)
-    timed.end = setup.end
 
     def put(sample: Sample) -> None:
         results.samples.append(replace(sample, i_round=first + sample.i_round))
         note(progress(results.samples[-1], results, first + len(prompts)))
 
     with suppress(KeyboardInterrupt):
-        take_samples(results.contestants, timed, setup.job, put, note, threading.Event(), warm_up=warm_up)
+        rounds, first_prompt = in_time(prompts, setup.end), prompts[-1] if warm_up else None
+        take_samples(results.contestants, rounds, setup.job, put, note, threading.Event(), first_prompt)
         return True
     note("interrupted")
     return False

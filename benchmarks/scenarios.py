@@ -8,7 +8,6 @@ from benchmarks import engine, fastest, gpu, models, sampling, servers, soak, tw
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
 from benchmarks.relay import Relay
 from benchmarks.runner import Bar, Comparison, Scenario
-from benchmarks.servers import Client
 from duo.bench.contestants import drafting
 from duo.bench.rounds import Contestant
 from duo.engine.cores import allowed_cores, usable_cores
@@ -72,7 +71,7 @@ def _link(setup: Setup) -> list[Contestant]:
         lead.wait_for_drafts(1)
     clients = {"lead alone": alone, "lead and back, loopback": near, "lead and back, 10 ms each way": far}
     own = commands(setup, {"plain": f"{ALONE} -t 1", "draft in a thread": ONE_EACH})
-    return [*own, *(Contestant(name, Client(lead)) for name, lead in clients.items())]
+    return [*own, *(servers.client(name, lead) for name, lead in clients.items())]
 
 
 def _rpc(setup: Setup) -> list[Contestant]:

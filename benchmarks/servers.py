@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,14 +75,9 @@ def wait_until(is_so: Callable[[], bool], process: Child) -> None:
         time.sleep(_LOOK_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """Requests a streamed text from a lead."""
-
-    server: Server
-
-    def write(self, job: Job, stop: threading.Event) -> Run:  # noqa: ARG002 - a Writer
-        return stream(self.server, job.prompt, job.n_tokens)
+def client(name: str, server: Server) -> Contestant:
+    """Requests texts from a lead."""
+    return Contestant(name, lambda job, _: stream(server, job.prompt, job.n_tokens))
 
 
 def stream(server: Server, prompt: str, n_tokens: int, **fields: object) -> Run:
@@ -143,17 +137,11 @@ def llama_server(setup: Setup, threads: int, *more: str) -> Contestant:
     process = setup.stack.enter_context(Child(command))
     url = f"http://127.0.0.1:{port}"
     wait_until_healthy(url, process)
-    return Contestant(f"llama-server -t {threads}" + (" and the draft" if more else ""), LlamaServer(url))
 
-
-@dataclass(frozen=True, slots=True)
-class LlamaServer:
-    url: str
-
-    def write(self, job: Job, stop: threading.Event) -> Run:  # noqa: ARG002 - a Writer
+    def write(job: Job, _: threading.Event) -> Run:
         request = {"prompt": job.prompt, "n_predict": job.n_tokens, "temperature": 0.0, "ignore_eos": True,
                    "cache_prompt": False, "stream": True}  # fmt: skip
-        events = list(streamed(f"{self.url}/completion", request))
+        events = list(streamed(f"{url}/completion", request))
         timings = events[-1].get("timings") if events else None
         if timings is None:
             raise ParseError(f"llama-server: no timings in {str(events[-1:])[:200]}")
@@ -161,3 +149,5 @@ class LlamaServer:
                    "accepted": timings.get("draft_n_accepted")}  # fmt: skip
         text = "".join(event.get("content", "") for event in events).strip("\n")
         return Run(text, int(timings["predicted_n"]), timings["predicted_per_second"], figures)
+
+    return Contestant(f"llama-server -t {threads}" + (" and the draft" if more else ""), write)

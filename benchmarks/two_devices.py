@@ -11,12 +11,11 @@ from statistics import fmean, geometric_mean, median
 from typing import Any
 
 from benchmarks.contestants import Setup
-from benchmarks.emulation import Emulation, Writer
+from benchmarks.emulation import Emulation
 from benchmarks.runner import Outcome, Scenario, Verdict, mean_rate, note, prompts_of, take, verdict
 from benchmarks.samples import FOLDER
 from benchmarks.servers import free_port
 from benchmarks.traces import N_RANKS, Trace, traced
-from duo.bench.contestants import InProcess
 from duo.bench.results import Range, Results, markdown_table, speed_up, spread
 from duo.bench.rounds import Contestant, Prompt
 from duo.cli.commands.plan import foretell, informed
@@ -179,7 +178,7 @@ def measured(setup: Setup, name: str, pair: Pair) -> Measured:
         engine.call(emulation.install)
         compared = contestants(engine, emulation, likely_ks(found, emulation))
         if emulation.is_far:  # such a draft prepares no outcomes
-            compared.append(Contestant(BOTH, emulation.far_writer(engine, setup, port, stack), n_max="auto"))
+            compared.append(emulation.far(BOTH, engine, setup, port, stack))
         results = Results(compared)
         take_all(results, prompts, setup)
         return Measured(name, emulation, results, found)
@@ -216,9 +215,9 @@ def contestants(engine: Engine, emulation: Emulation, ks: Sequence[int]) -> list
         n = AUTO_DRAFT if k == "auto" else int(k)
         drafting = DraftConfig(n, 2 * n, schedule, branches)
         draft = engine.slot.new_draft(engine.call(lambda slot: emulation.new_policy(slot, drafting, kind)))
-        return Contestant(mode, Writer(InProcess(engine, Drafts(draft)), emulation), n_max=k)
+        return Contestant(mode, partial(emulation.write, engine, Drafts(draft)), n_max=k)
 
-    found = [Contestant(PLAIN, Writer(InProcess(engine, Drafts()), emulation))]
+    found = [Contestant(PLAIN, partial(emulation.write, engine, Drafts()))]
     found += [with_draft(TURNS, k, TURNS, 0) for k in _KS]
     found += [with_draft(FIXED, str(k), TURNS, 0, FixedLength) for k in ks]
     if not emulation.is_far:

@@ -10,15 +10,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Run
 from duo.config import DraftConfig, GenerationConfig, ModelConfig, StopConfig
+from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.request import Drafts
 from duo.errors import DecodeError
-from duo.llama.build import CPU
 from duo.llama.devices import gpus
 from duo.llama.model import Model
 
@@ -56,23 +57,17 @@ Ended = subprocess.CompletedProcess
 AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 
-class InProcess:
-    """One of duo's modes. Learned costs and acceptance carry over from text to text, as in a profile of `duo`."""
-
-    def __init__(self, engine: Engine, drafts: Drafts) -> None:
-        self._engine, self._drafts = engine, drafts
-
-    def write(self, job: Job, stop: threading.Event) -> Run:
-        """See Writer. Starts with an empty KV cache. Raises DecodeError."""
-        self._engine.call(lambda slot: slot.forget())
-        config = GenerationConfig(stop=StopConfig(job.n_tokens, (), True))
-        with self._engine.start(self._engine.tokenize(job.prompt), config, drafts=self._drafts) as stream:
-            found = stream.completion()
-        if stop.is_set():  # which also interrupts the engine
-            raise Interrupted
-        if (error := stream.request.metrics.draft_error) is not None:
-            raise DecodeError(f"the draft failed: {error}")
-        return Run.of(found.text, asdict(found.statistics))
+def write_here(engine: Engine, drafts: Drafts, job: Job, stop: threading.Event) -> Run:
+    """A text of `engine`, whose KV cache is empty at first. What the policy of `drafts` has learned remains."""
+    engine.call(lambda slot: slot.forget())
+    config = GenerationConfig(stop=StopConfig(job.n_tokens, (), True))
+    with engine.start(engine.tokenize(job.prompt), config, drafts=drafts) as stream:
+        found = stream.completion()
+    if stop.is_set():  # which also interrupts the engine
+        raise Interrupted
+    if (error := stream.request.metrics.draft_error) is not None:
+        raise DecodeError(f"the draft failed: {error}")
+    return Run.of(found.text, asdict(found.statistics))
 
 
 def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig]) -> list[Contestant]:
@@ -90,14 +85,13 @@ def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftCo
             continue
         for name, limit in limits.items() if drafts else [(None, None)]:
             draft = None if limit is None else slot.new_draft(slot.new_policy(replace(limit, schedule=mode)))
-            writer = InProcess(engine, Drafts(draft, lookup=mode in ("lookup", "auto")))
-            where = devices(slot.target, *([slot.draft_model] if draft else []))
-            found.append(Contestant(mode, writer, used[mode] if draft else str(threads.target), where, name))
+            write = partial(write_here, engine, Drafts(draft, lookup=mode in ("lookup", "auto")))
+            where = _devices(slot.target, slot.draft_model if draft else None)
+            found.append(Contestant(mode, write, used[mode] if draft else str(threads.target), where, name))
     return found or own_modes(engine, ["plain"], limits)
 
 
-def devices(*models: Model | None) -> str:
-    """Where the layers of these models are."""
+def _devices(*models: Model | None) -> str:
     return "+".join(",".join(sorted(model.places)) for model in models if model is not None)
 
 
@@ -147,15 +141,16 @@ class Program:
     threads: int
     more: Sequence[str] = ()
 
+    def __call__(self, job: Job, stop: threading.Event) -> Run:
+        """Write a text: see Contestant. Raises ParseError if it fails, stops early or its output cannot be parsed."""
+        start = partial(run_process, self.command(job), stop)
+        return checked(self.name, job.n_tokens, start, partial(self.parse, job))
+
     def command(self, job: Job) -> list[str]:
         """The command line."""
         greedy = ["--temp", "0", "--no-escape", *_FLAGS[self.name], "-t", str(self.threads)]
         more = [str(job.draft) if word == "{draft}" else word for word in self.more]
         return [str(self.path), *text_options(job), *greedy, *more]
-
-    def write(self, job: Job, stop: threading.Event) -> Run:
-        """See Writer. Raises ParseError if it fails, stops early or its output cannot be parsed."""
-        return checked(self.name, job, lambda: run_process(self.command(job), stop), self.parse)
 
     def parse(self, job: Job, ended: Ended[str]) -> Run:
         """Parse its output. Raises ParseError."""
@@ -165,8 +160,9 @@ class Program:
             raise ParseError(f"no figures in: …{output[-_SHOWN:]!r}")
         figures = {name: float(value) for name, value in found.groupdict().items()}
         n, rate, text = figures.pop("tokens", None), figures.pop("tokens_per_s"), ended.stdout[: found.start()]
+        n_tokens = None if n is None else int(n) + (self.name == "llama-completion")
         if self.name == "llama-completion":
-            return Run(text.strip("\n"), None if n is None else int(n) + 1, rate, figures)
+            return Run(text.strip("\n"), n_tokens, rate, figures)
         data = job.prompt.encode()
         if self.name == "llama-cli" and len(data) > _ECHOED:
             data = data[:_ECHOED] + b" ... (truncated)"
@@ -174,7 +170,7 @@ class Program:
         echo = re.search(r"\s*".join(map(re.escape, data.decode("utf-8", "replace").split())), text)
         if echo is None:
             raise ParseError(f"no prompt in: {text[:_SHOWN]!r}…")
-        return Run(text[echo.end() :].strip("\n"), None if n is None else int(n), rate, figures)
+        return Run(text[echo.end() :].strip("\n"), n_tokens, rate, figures)
 
 
 def text_options(job: Job) -> list[str]:
@@ -189,8 +185,8 @@ def drafting(threads: int, n_max: int, p_min: float = 0.0) -> list[str]:
     return ["-md", "{draft}", "-td", str(threads), *n_max_option, "--spec-draft-p-min", f"{p_min:g}"]
 
 
-def checked(name: str, job: Job, start: Callable[[], AnyEnded], read: Callable[[Job, AnyEnded], Run]) -> Run:
-    """The run of a command. Raises ParseError if it fails, stops early or `read` cannot parse its output."""
+def checked(name: str, n_tokens: int, start: Callable[[], AnyEnded], read: Callable[[AnyEnded], Run]) -> Run:
+    """The run of a command that is asked for `n_tokens`. Raises ParseError."""
     try:
         ended = start()
     except OSError as error:
@@ -198,11 +194,11 @@ def checked(name: str, job: Job, start: Callable[[], AnyEnded], read: Callable[[
     if ended.returncode != 0:
         raise ParseError(f"{name} exited with {ended.returncode}: {last_line(ended.stderr)}")
     try:
-        run = read(job, ended)
+        run = read(ended)
     except (KeyError, TypeError, ValueError, OSError, ParseError) as error:
         raise ParseError(f"{name}: cannot read its output: {error}") from None
-    if run.tokens is not None and run.tokens < job.n_tokens:  # its rate is not comparable
-        raise ParseError(f"{name} stopped after {run.tokens} of {job.n_tokens} tokens")
+    if run.tokens is not None and run.tokens < n_tokens:  # its rate is not comparable
+        raise ParseError(f"{name} stopped after {run.tokens} of {n_tokens} tokens")
     return run
 
 
@@ -220,22 +216,20 @@ def other_programs(paths: Mapping[str, Path], n_max: Sequence[int | None], engin
     shared = ["-fa", slot.config.flash_attn, "-ctk", slot.config.type_k, "-ctv", slot.config.type_v]
     shared += _placement(slot.target.config, "-ngl", "-dev")
     found = []
+
+    def add(program: Program, threads: str, *models: Model, k: str | None = None) -> None:
+        # Programs do not report devices other than the CPU.
+        where = _devices(*models) if all(model.places == ON_CPU for model in models) else ""
+        found.append(Contestant(program.name, program, threads, where, k, may_fail=True))
+
     for name, path in paths.items():
         if name != SPECULATIVE:
-            program = Program(name, path, n_target, shared)
-            found.append(Contestant(name, program, str(n_target), _where(slot.target), may_fail=True))
+            add(Program(name, path, n_target, shared), str(n_target), slot.target)
         elif draft is not None and slot.translation is None:  # llama.cpp translates no longer
             for n in dict.fromkeys(n or _DEFAULT_N_MAX for n in n_max):
                 more = [*shared, *_placement(draft.config, "-ngld", "-devd"), *drafting(td, n)]
-                program, where = Program(name, path, n_target, more), _where(slot.target, draft)
-                found.append(Contestant(name, program, f"{n_target}/{td}", where, str(n), may_fail=True))
+                add(Program(name, path, n_target, more), f"{n_target}/{td}", slot.target, draft, k=str(n))
     return found
-
-
-def _where(*models: Model) -> str:
-    """The devices of a program, which does not report others than the CPU."""
-    found = devices(*models)
-    return found if set(found.split("+")) == {CPU} else ""
 
 
 def _placement(config: ModelConfig, layers: str, names: str) -> list[str]:

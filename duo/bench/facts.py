@@ -16,7 +16,6 @@ from duo.engine.slot import Slot
 from duo.llama import library
 from duo.llama.build import versions
 from duo.llama.devices import list_devices
-from duo.llama.model import Model
 
 
 def circumstances() -> dict[str, object]:
@@ -41,25 +40,22 @@ def run_facts(slot: Slot, options: object) -> dict[str, object]:
 
 
 def _devices() -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    for each in list_devices():
-        free, total = each.memory
-        about = {"name": each.name, "description": each.description, "kind": each.kind}
-        found.append({**about, "memory_free": free, "memory_total": total})
-    return found
+    return [
+        {"name": each.name, "description": each.description, "kind": each.kind,
+         **dict(zip(("memory_free", "memory_total"), each.memory, strict=True))}
+        for each in list_devices()
+    ]  # fmt: skip
 
 
 def model_facts(slot: Slot) -> dict[str, dict[str, object] | None]:
     """The target and the draft: sizes in bytes, and what is in the files."""
-    draft = slot.draft_model
-    return {"target": _model_facts(slot.target), "draft": None if draft is None else _model_facts(draft)}
-
-
-def _model_facts(model: Model) -> dict[str, object]:
     return {
-        "path": model.path, "name": model.path.name, "description": model.description, "bytes": model.n_bytes,
-        "params": model.n_params, "layers": model.n_layer, "quantisation": model.quantisation,
-        "vocabulary": model.n_vocab, "trained_context": model.n_ctx_train,
+        role: None if model is None else {
+            "path": model.path, "name": model.path.name, "description": model.description, "bytes": model.n_bytes,
+            "params": model.n_params, "layers": model.n_layer, "quantisation": model.quantisation,
+            "vocabulary": model.n_vocab, "trained_context": model.n_ctx_train,
+        }
+        for role, model in (("target", slot.target), ("draft", slot.draft_model))
     }  # fmt: skip
 
 

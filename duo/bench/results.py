@@ -65,7 +65,7 @@ class Results:
         return {sample.i_round for sample in self.samples if sample.contestant is reference and sample.loops}
 
     def of(self, contestant: Contestant) -> list[Sample]:
-        """All samples of a contestant."""
+        """All its samples."""
         return [sample for sample in self.samples if sample.contestant is contestant]
 
     def counting(self, contestant: Contestant) -> list[Sample]:
@@ -82,15 +82,13 @@ class Results:
     def row(self, contestant: Contestant) -> Row:
         """Its figures. Looping samples and rounds are excluded, except from the comparison of texts."""
         samples, runs = self.of(contestant), [sample.run for sample in self.counting(contestant)]
-        rate, gain = middle_and_quartiles([run.tokens_per_s for run in runs]), None
-        if self.baseline is not None and contestant is not self.baseline:
-            gain = self.speed_up(contestant, self.baseline)
+        rate, over = middle_and_quartiles([run.tokens_per_s for run in runs]), self.baseline
+        gain = None if over is None or over is contestant else self.speed_up(contestant, over)
         verified, accepted = (sum(run.figures.get(name) or 0 for run in runs) for name in ("verified", "accepted"))
-        pairs = [(each.prompt.category, each.run.text, other.run.text)
-                 for each in samples if (other := self.baseline_sample(each)) and other.run.text]  # fmt: skip
-        places = [(category, first_difference(text, other)) for category, text, other in pairs]
-        where, place = next(((category, place) for category, place in places if place is not None), (None, None))
-        row: Row = {
+        pairs = [(each, other.run.text) for each in samples if (other := self.baseline_sample(each)) and other.run.text]
+        places = [(each.prompt.category, first_difference(each.run.text, text)) for each, text in pairs]
+        where, place = next((found for found in places if found[1] is not None), (None, None))
+        row = {
             "mode": contestant.mode, "devices": contestant.devices, "threads": contestant.threads,
             "k": contestant.n_max, "runs": len(runs), "looping_runs": len(samples) - len(runs),
             **dict(zip(_RATES, rate or _UNKNOWN, strict=True)), "ms_per_token": rate and 1000 / rate.middle,
@@ -106,8 +104,7 @@ class Results:
         """The baseline's in the same round; None for itself, or if there is none."""
         if sample.contestant is self.baseline:
             return None
-        found = (s for s in self.samples if s.contestant is self.baseline and s.i_round == sample.i_round)
-        return next(found, None)
+        return next((s for s in self.samples if s.contestant is self.baseline and s.i_round == sample.i_round), None)
 
     def document(self) -> dict[str, Any]:
         """All rows and all runs, as JSON types."""
@@ -127,9 +124,6 @@ def _as_json(sample: Sample) -> dict[str, Any]:
         "distinct_4grams": round(distinct_share(run.text, sample.prompt.text), 3), "loops": sample.loops,
         "text": run.text,
     }  # fmt: skip
-
-
-# The table, and the line for each text
 
 
 def number(name: str, digits: int, factor: float = 1) -> Callable[[Row], str]:

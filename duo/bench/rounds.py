@@ -7,11 +7,13 @@ import re
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from duo.errors import DuoError, PromptError, UsageError
 
@@ -61,12 +63,9 @@ def chosen(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]
 
 def rounds(prompts: Sequence[Prompt], n: int) -> list[Prompt]:
     """The prompts of `n` rounds: round-robin over the categories, and over the prompts of each category."""
-    by_category: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
-        by_category.setdefault(prompt.category, []).append(prompt)
-    kinds = list(by_category.values())
-    laps = [divmod(i, len(kinds)) for i in range(n)]
-    return [kinds[which][lap % len(kinds[which])] for lap, which in laps]
+    names = dict.fromkeys(prompt.category for prompt in prompts)
+    kinds = cycle([cycle([prompt for prompt in prompts if prompt.category == name]) for name in names])
+    return [next(next(kinds)) for _ in range(n)]
 
 
 class Interrupted(Exception):
@@ -94,7 +93,8 @@ class Run:
         figures = {
             "prompt_tokens_per_s": statistics["prompt"]["tokens_per_s"],
             "first_token_s": generation["time_to_first_token_s"],
-            **{name: generation[name] for name in ("tokens_per_decode", "target_ms_per_decode")},
+            "tokens_per_decode": generation["tokens_per_decode"],
+            "target_ms_per_decode": generation["target_ms_per_decode"],
             # Candidates of the draft and of the text itself.
             **{name: sum(each[name] for each in sources) if sources else None for name in ("verified", "accepted")},
             "draft_ms_per_token": draft.get("ms_per_token"),
@@ -120,20 +120,12 @@ class Job:
     n_ctx: int
 
 
-class Writer(Protocol):
-    """Generates texts."""
-
-    def write(self, job: Job, stop: threading.Event) -> Run:
-        """Generate one text. Once `stop` is set, return any run or raise Interrupted. Raises DuoError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Contestant:
     """A row of the table."""
 
     mode: str  # of duo, or the name of a program
-    writer: Writer
+    write: Callable[[Job, threading.Event], Run]  # one text; once the event is set, any, or it raises Interrupted
     threads: str = ""  # of target and draft
     devices: str = ""
     n_max: str | None = None  # maximum candidates per batch, or auto; None without a draft
@@ -141,7 +133,7 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """A unique name for output."""
+        """For output; unique."""
         return self.mode if self.n_max is None else f"{self.mode} k={self.n_max}"
 
 
@@ -162,60 +154,51 @@ class Sample:
 
 def measure(
     contestants: Sequence[Contestant],
-    prompts: Sequence[Prompt],
+    prompts: Iterable[Prompt],
     job: Job,
     put: Callable[[Sample], None],
     note: Callable[[str], None],
     stop: threading.Event,
-    *,
-    warm_up: bool = True,
+    warm_up: Prompt | None = None,
 ) -> None:
-    """Run every contestant once per round. Each round has one prompt and another order of contestants.
+    """Run every contestant once per round, each time in another order, until `stop` is set. Raises DuoError.
 
     The orders are random with a fixed seed: in a rotation each contestant would always follow the same one. With
-    `warm_up` each contestant first generates a few tokens, which excludes one-time costs and finds programs that
-    cannot run. `job` lacks the prompts. `note` gets lines about these, and about contestants that may fail, and did.
-    Returns early once `stop` is set. Raises DuoError.
+    `warm_up` each contestant first generates a few tokens after that, which excludes one-time costs and finds programs
+    that cannot run. `job` lacks the prompts. `note` gets lines about these, and about contestants that may fail, and
+    did.
     """
-    failed: list[Contestant] = []
     order, draws = list(contestants), random.Random(1)  # noqa: S311 - nothing secret
 
     def write(contestant: Contestant, asked: Job) -> Run | None:
-        if contestant in failed:
-            return None
         try:
-            return contestant.writer.write(asked, stop)
+            return contestant.write(asked, stop)
         except ParseError as error:
             if not contestant.may_fail:
                 raise
             note(f"{error}: skipped")
-            failed.append(contestant)
+            order.remove(contestant)
             return None
 
-    with tempfile.TemporaryDirectory(prefix="duo-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="duo-bench-") as folder, suppress(Interrupted):
         file = Path(folder) / "prompt.txt"
-        try:
-            for contestant in contestants if warm_up else ():
+        if warm_up is not None:
+            asked = replace(with_prompt(job, warm_up.text, file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
+            for contestant in contestants:
                 note(f"warming up {contestant.name}")
-                asked = replace(with_prompt(job, prompts[-1].text, file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
                 write(contestant, asked)
-            for i_round, prompt in enumerate(prompts):
-                asked = with_prompt(job, prompt.text, file)
-                draws.shuffle(order)
-                for contestant in order:
-                    if (run := write(contestant, asked)) is not None:
-                        put(Sample(contestant, i_round, prompt, run))
-        except Interrupted:
-            pass
+        for i_round, prompt in enumerate(prompts):
+            asked = with_prompt(job, prompt.text, file)
+            draws.shuffle(order)
+            for contestant in order.copy():
+                if (run := write(contestant, asked)) is not None:
+                    put(Sample(contestant, i_round, prompt, run))
 
 
 def with_prompt(job: Job, text: str, file: Path) -> Job:
     """The job with a prompt, which is written to `file`."""
     file.write_text(text + "\n", encoding="utf-8")
     return replace(job, prompt=text, prompt_file=file)
-
-
-# Looping texts, and the first difference between two texts
 
 
 def distinct_share(text: str, prompt: str = "") -> float:

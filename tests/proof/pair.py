@@ -115,7 +115,7 @@ class Before(Wrapped):
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         self._before()
-        return super().decode(tokens, n_rows)
+        return self.context.decode(tokens, n_rows)
 
 
 def policies() -> dict[str, Policy]:

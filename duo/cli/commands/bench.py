@@ -60,8 +60,8 @@ def bench(options: BenchOptions) -> int:
     versions = {name: {"path": path, "version": contestants.version(path)} for name, path in plan.programs.items()}
     with loaded(options, options.predict) as engine:
         slot = engine.slot
-        taken = rounds([replace(p, text=_text(p, slot.target, raw=options.raw)) for p in plan.prompts],
-                       options.repetitions)  # fmt: skip
+        prompts = [replace(prompt, text=_text(prompt, slot.target, raw=options.raw)) for prompt in plan.prompts]
+        taken = rounds(prompts, options.repetitions)
         _reserve(engine, taken, options.predict)
         limits = {name: replace(slot.config, draft_n_max=n).drafting() for name, n in plan.limits.items()}
         found = results.Results(
@@ -93,25 +93,19 @@ def read_plan(options: BenchOptions) -> Plan:
         raise UsageError(f"--modes: unknown mode {unknown[0]!r} (available: {', '.join(contestants.MODES)})")
     if not options.has_draft and (drafting := [mode for mode in modes if mode not in (*contestants.ALONE, "auto")]):
         raise UsageError(f"--modes {drafting[0]} needs a draft: name one with -md or -hfd")
-    prompts = built_in()
-    if options.prompts is not None:
-        prompts = parse_prompts(read_file(options.prompts, escape=False)[1])
+    prompts = parse_prompts(read_file(options.prompts, escape=False)[1]) if options.prompts is not None else built_in()
     if options.categories is not None:
         prompts = chosen(prompts, _split(options.categories, "--categories"))
-    limits = {name: _limit(name) for name in _split(options.limits, "--draft")}
+    limits: dict[str, int | None] = {}
+    for name in _split(options.limits, "--draft"):
+        if name != "auto" and not _NUMBER.fullmatch(name):
+            raise UsageError(f"--draft: {name!r} is neither a number of at least 1 nor auto")
+        limits[name] = None if name == "auto" else int(name)
     return Plan(modes, limits, prompts, _programs(options.peers))
 
 
-def _limit(name: str) -> int | None:
-    if name == "auto":
-        return None
-    if not _NUMBER.fullmatch(name):
-        raise UsageError(f"--draft: {name!r} is neither a number of at least 1 nor auto")
-    return int(name)
-
-
 def _programs(text: str | None) -> dict[str, Path]:
-    """The programs that --peers names; by default those on the PATH. Raises UsageError."""
+    """Those that --peers names; by default those on the PATH."""
     if text is None:
         return {name: Path(path) for name in contestants.PROGRAMS if (path := shutil.which(name)) is not None}
     found: dict[str, Path] = {}
@@ -125,7 +119,7 @@ def _programs(text: str | None) -> dict[str, Path]:
 
 
 def _split(text: str, option: str) -> Sequence[str]:
-    """The distinct items of a list. Raises UsageError for an empty list."""
+    """The distinct items of a list."""
     items = list(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
     if not items:
         raise UsageError(f"{option}: the list is empty")
@@ -142,7 +136,7 @@ def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
 
 
 def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
-    """Create contexts that hold the longest text. Raises DuoError."""
+    """Create contexts that hold the longest text."""
     longest = max(len(engine.tokenize(prompt.text)) for prompt in prompts)
     engine.call(lambda slot: slot.reserve(longest, n_predict + _ROOM))
     n_ctx = engine.slot.n_ctx
@@ -151,7 +145,7 @@ def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
 
 
 def _caution(n_others: float) -> None:
-    """Warn about conditions that distort the figures: other programs that use `n_others` cores, and variables."""
+    """Warn about what distorts the figures: other programs, which use `n_others` cores, and variables."""
     cores = usable_cores()
     if is_busy(n_others, cores):
         note(f"other programs use {n_others:.1f} of {cores} cores: the figures will vary; stop them and try again")
@@ -160,12 +154,12 @@ def _caution(n_others: float) -> None:
 
 
 def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine: Engine) -> int:
-    """Fill `found`. Returns the exit status: nonzero after Ctrl-C."""
+    """Fill `found`. Returns the exit status."""
     stopped, n_rounds, n_contestants = threading.Event(), len(prompts), len(found.contestants)
     note(f"{n_rounds} rounds of {n_contestants} contestants, {job.n_tokens} tokens per text")
 
     def work(put: Callable[[Sample], None], stop: threading.Event) -> None:
-        measure(found.contestants, prompts, job, put, note, stop)
+        measure(found.contestants, prompts, job, put, note, stop, warm_up=prompts[-1])
 
     def stop() -> None:
         stopped.set()
@@ -186,7 +180,7 @@ def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine
 
 def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
     """The table, and the facts as JSON."""
-    models = [model for model in about["models"].values() if model]
+    models = filter(None, about["models"].values())
     pair = ", draft ".join(f"{model['name']} ({model['quantisation']})" for model in models)
     categories = dict.fromkeys(sample.prompt.category for sample in found.samples)
     n_rounds = len({sample.i_round for sample in found.samples})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ COMPLETION, CLI = "llama-completion", "llama-cli"
 
 
 def parse(name: str, found: subprocess.CompletedProcess[str], job: Job = JOB) -> Run:
-    return checked(name, job, lambda: found, Program(name, Path(name), 1).parse)
+    return checked(name, job.n_tokens, lambda: found, partial(Program(name, Path(name), 1).parse, job))
 
 
 def test_recorded_output_is_parsed() -> None:
@@ -46,7 +47,7 @@ def test_a_failure_an_unknown_format_and_a_short_text_are_errors(name: str) -> N
     with pytest.raises(ParseError, match=f"{name}: cannot read its output: no figures in: …'helphelp'"):
         parse(name, ended("help", "help"))
     with pytest.raises(ParseError, match=f"{name} stopped after 24 of 25 tokens"):
-        checked(name, replace(JOB, n_tokens=25), ended, lambda *_: Run("", 24, 1.0))
+        checked(name, 25, ended, lambda _: Run("", 24, 1.0))
 
 
 @pytest.mark.parametrize("name", [COMPLETION, CLI, SPECULATIVE])

@@ -1,46 +1,70 @@
-"""The rounds: every contestant writes once in each, in another order, after a few tokens to warm up."""
+"""Prompts, the rounds in which every contestant writes after one of them, and which of their texts loop."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Prompt, Run, Sample, measure
+from duo.bench.rounds import (
+    OWN,
+    Contestant,
+    Job,
+    ParseError,
+    Prompt,
+    Run,
+    Sample,
+    built_in,
+    distinct_share,
+    first_difference,
+    loops,
+    measure,
+    parse_prompts,
+    rounds,
+)  # fmt: skip
+from duo.errors import PromptError
 
+EIGHT = ["chat", "code", "story", "summary", "translation", "list", "JSON", "reasoning"]
 PROMPTS = [Prompt("chat", "one"), Prompt("code", "two\n"), Prompt("list", "three")]
+
+
+def test_sixteen_prompts_are_built_in_and_none_is_repeated_while_there_are_others() -> None:
+    assert [prompt.category for prompt in built_in()] == [name for name in EIGHT for _ in range(2)]
+    taken = rounds(built_in(), 17)
+    assert [prompt.category for prompt in taken] == [*EIGHT * 2, "chat"]
+    assert len(set(taken[:16])) == 16
+    assert taken[16] == taken[0]
+
+
+def test_a_file_has_a_prompt_in_each_line() -> None:
+    text = "Once upon a time\n\n[mine]\nfirst\\nsecond\n  spaces around  \n"
+    expected = [Prompt(OWN, "Once upon a time"), Prompt("mine", "first\nsecond"), Prompt("mine", "spaces around")]
+    assert parse_prompts(text) == expected
+    with pytest.raises(PromptError, match="the prompts file is empty"):
+        parse_prompts("[mine]\n\n")
 
 
 @dataclass
 class Session:
     """Contestants that note what they are asked; "d" fails."""
 
-    stop_at: int | None = None
     asked: list[tuple[str, str, int]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-    def run(self, names: Sequence[str], *, warm_up: bool = True, may_fail: bool = False) -> None:
-        contestants = [Contestant(name, Scribe(name, self), may_fail=may_fail) for name in names]
-        job, stop = Job(Path("target.gguf"), None, "", Path(), 64, 256), threading.Event()
-        measure(contestants, PROMPTS, job, self.samples.append, self.warnings.append, stop, warm_up=warm_up)
+    def run(self, names: str, *, may_fail: bool = False) -> None:
+        contestants = [Contestant(name, partial(self._write, name), may_fail=may_fail) for name in names]
+        job = Job(Path("target.gguf"), None, "", Path(), 64, 256)
+        put, note = self.samples.append, self.notes.append
+        measure(contestants, PROMPTS, job, put, note, threading.Event(), warm_up=PROMPTS[-1])
 
-
-@dataclass
-class Scribe:
-    name: str
-    session: Session
-
-    def write(self, job: Job, stop: threading.Event) -> Run:
+    def _write(self, name: str, job: Job, _: threading.Event) -> Run:
         assert job.prompt_file.read_text(encoding="utf-8") == job.prompt + "\n"
-        self.session.asked.append((self.name, job.prompt, job.n_tokens))
-        if self.session.stop_at == len(self.session.asked):
-            stop.set()
-            raise Interrupted
-        if self.name == "d":
+        self.asked.append((name, job.prompt, job.n_tokens))
+        if name == "d":
             raise ParseError("d exited with 3")
         return Run(job.prompt, job.n_tokens, 1.0)
 
@@ -48,29 +72,52 @@ class Scribe:
 def test_all_write_once_per_round_in_another_order() -> None:
     session = Session()
     session.run("abc")
-    assert [(name, n) for name, _, n in session.asked[:3]] == [("a", 16), ("b", 16), ("c", 16)], "to warm up"
+    assert session.asked[:3] == [(name, "three", 16) for name in "abc"], "to warm up"
     orders = ["".join(name for name, _, _ in session.asked[i : i + 3]) for i in (3, 6, 9)]
     assert [sorted(order) for order in orders] == [list("abc")] * 3
     assert len(set(orders)) > 1
     assert not all(order in "abcab" for order in orders), "as in a rotation"
-    assert [prompt for _, prompt, _ in session.asked[3:]] == ["one"] * 3 + ["two\n"] * 3 + ["three"] * 3
-    assert {n for _, _, n in session.asked[3:]} == {64}
-    taken = [(s.contestant.mode, s.i_round, s.run.text) for s in session.samples]
-    assert taken == [
-        (name, i, p.text) for i, (order, p) in enumerate(zip(orders, PROMPTS, strict=True)) for name in order
-    ]
+    expected = [(name, prompt.text, 64) for prompt, order in zip(PROMPTS, orders, strict=True) for name in order]
+    assert session.asked[3:] == expected
+    assert [(s.contestant.mode, s.run.text, s.run.tokens) for s in session.samples] == expected
+    assert [sample.i_round for sample in session.samples] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_failure_is_found_before_anything_is_measured() -> None:
+def test_a_failure_is_found_before_anything_is_measured_and_one_that_is_allowed_leaves_the_contestant_out() -> None:
     session = Session()
     with pytest.raises(ParseError, match="d exited with 3"):
         session.run("abcd")
     assert not session.samples
-
-
-def test_a_contestant_that_may_fail_is_left_out_with_a_warning() -> None:
-    session = Session()
+    session.asked.clear()
     session.run("abcd", may_fail=True)
-    assert session.warnings[-1] == "d exited with 3: skipped"
+    assert session.notes[-1] == "d exited with 3: skipped"
     assert [name for name, _, _ in session.asked].count("d") == 1, "it was not asked again"
     assert len(session.samples) == 9
+
+
+def test_a_text_loops_below_thirty_per_cent_distinct_4_grams_that_are_not_in_the_prompt() -> None:
+    words = [str(i) for i in range(33)]  # 30 different 4-grams and three across the seam of each repetition
+    assert not loops(" ".join(words * 3))
+    assert loops(" ".join(words * 4))
+    assert distinct_share("a b c d " * 25) == pytest.approx(4 / 97)
+    assert distinct_share("too short") == 1.0
+    prompt, loop = " ".join(map(str, range(100))), " ".join(["on and on"] * 10)
+    assert not loops(f"{prompt} well", prompt), "almost nothing is left"
+    assert loops(f"{prompt} {loop}", prompt)
+    assert not loops(f"{prompt} {loop}"), "the copy hides the loop"
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "place"),
+    [
+        ("the cat sat", "the cow sat", 5),
+        ("the cat", "the cat sat", None),  # one may be some tokens longer
+        ("the cat sat", "the", None),
+        ("the", "the cat sat", 3),  # it ended early
+        ("", "x", 0),
+        ("the ca\ufffd", "the café", None),  # a character that the last token cut
+        ("the co\ufffd", "the café", 5),
+    ],
+)
+def test_texts_differ_from_a_character_on(text: str, reference: str, place: int | None) -> None:
+    assert first_difference(text, reference) == place

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from benchmarks.samples import FOLDER, N_TOKENS, cases, texts, tilted
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.traces import Trace
 from duo.bench.results import Results
-from duo.bench.rounds import Contestant, Job, Prompt, Sample
+from duo.bench.rounds import Contestant, Prompt, Sample
 from duo.bench.rounds import Run as Text
 from duo.diagnose.machine_file import read_machine
 from duo.errors import DecodeAborted, DecodeError
@@ -32,13 +33,8 @@ MACHINE = Machine(FLAT, 0.01, FLAT, 0.02, read_s=0.001, pair_s=0.012)
 GOOD = Run("k=4", share=1.0, over_off=0.5)
 
 
-class Silent:
-    def write(self, job: Job, stop: threading.Event) -> Text:
-        raise NotImplementedError
-
-
 def test_a_bar_compares_the_fastest_of_each_name() -> None:
-    slow, fast, other = (Contestant(name, Silent()) for name in ("peer 1", "peer 2", "duo"))
+    slow, fast, other = (Contestant(name, Mock()) for name in ("peer 1", "peer 2", "duo"))
     results = Results([slow, fast, other], fast)
     for i, (a, b, c) in enumerate(((5, 10, 10), (5, 10, 20), (5, 5, 45))):
         for contestant, rate in ((slow, a), (fast, b), (other, c)):
@@ -54,7 +50,7 @@ def test_scenarios_are_of_known_pairs(tmp_path: Path) -> None:
     setup = Setup("", Path("t.gguf"), Path("d.gguf"), [], 1, 16, ["duo"], tmp_path, (), tmp_path, ExitStack())
     names = [each.name for each in SCENARIOS["schedules"].contestants(setup)]  # type: ignore[attr-defined]
     assert (len(names), names[:3]) == (9, ["plain", "sync, at most 2", "sync, at most 4"])
-    command = duo(setup, "name", "-md {draft} -v").writer.command(setup.job)  # type: ignore[attr-defined]
+    command = duo(setup, "name", "-md {draft} -v").write.command(setup.job)  # type: ignore[attr-defined]
     assert command[:3] == ["duo", "-m", "t.gguf"]
     assert command[-5:-1] == ["-md", "d.gguf", "-v", "--json"]
 
