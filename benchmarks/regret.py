@@ -30,7 +30,7 @@ from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from benchmarks.virtual import Replay
 from duo.bench.results import Range
-from duo.cli.commands.plan import predict
+from duo.cli.commands.plan import informed
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.pair import Machine
 from duo.spec.policy import Policy
@@ -136,7 +136,9 @@ def advice(seed: int) -> float:
     rates = {Schedule.OFF: 1 / machine.target_s[0]}
     for schedule in (Schedule.SYNC, Schedule.ASYNC):
         rates[schedule] = case.forced(schedule, text, N_ADVICE_TOKENS).rate
-    return rates[fastest(predict(machine, acceptance, N_MAX))] / max(rates.values())
+    forecasts = informed(machine, acceptance, N_MAX).forecasts(constant=True)
+    best = fastest({schedule: each.rate for schedule, each in forecasts.items()})
+    return rates[best] / max(rates.values())
 
 
 def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from duo.cli.about import show, show_versions
-from duo.cli.arguments import CommandWithWholeNames, GroupWithWholeNames, help_command, unknown_command
+from duo.cli.arguments import CommandWithWholeNames, WholeNames, help_command, unknown_command
 from duo.cli.commands import COMMANDS, function
 from duo.cli.options.by_command import BackOptions, LeadOptions, RunOptions
 from duo.cli.parameters import comes_from, with_parameters
@@ -27,7 +28,7 @@ _new_app = partial(
 )
 
 
-class _Group(GroupWithWholeNames):
+class _Group(WholeNames, TyperGroup):
     """A group whose commands have no options until one is used: declaring those of all takes a third of start-up."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -34,10 +34,6 @@ class CommandWithWholeNames(WholeNames, TyperCommand):
     """A command."""
 
 
-class GroupWithWholeNames(WholeNames, TyperGroup):
-    """A group of commands, with options of its own before them."""
-
-
 class ArgumentReader:
     """Rewrites arguments so that Typer's parser finds only whole names and separate values."""
 
@@ -63,9 +59,9 @@ class ArgumentReader:
         if self._refused:
             raise UsageError("; ".join(f"{', '.join(names)}: {why}" for why, names in self._refused.items()))
         if self._ignored:
-            from duo.cli.terminal.console import say  # noqa: PLC0415 - slow, and rarely needed
+            from duo.cli.terminal.console import note  # noqa: PLC0415 - slow, and rarely needed
 
-            say(f"duo: {NO_EFFECT}: {', '.join(self._ignored)}")
+            note(f"{NO_EFFECT}: {', '.join(self._ignored)}")
         return found
 
     def _read(self, argument: str, rest: deque[str]) -> list[str]:

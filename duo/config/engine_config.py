@@ -208,37 +208,24 @@ class EngineConfig:
 
     def target_model(self, path: Path, *, has_draft: bool) -> ModelConfig:
         """The target's weights and layers."""
-        return self._model(
-            path,
-            self.n_gpu_layers,
-            self.devices,
-            self.rpc_servers,
-            # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
-            uses_gpus=not (self.rpc_servers and has_draft and not self.draft_rpc_servers),
-            split_mode=self.split_mode,
-            tensor_split=tuple(self.tensor_split),
-            main_gpu=self.main_gpu,
-        )
+        # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
+        uses_gpus = not (self.rpc_servers and has_draft and not self.draft_rpc_servers)
+        shares = tuple(self.tensor_split)
+        more = {"split_mode": self.split_mode, "tensor_split": shares, "main_gpu": self.main_gpu}
+        return self._model(path, "", uses_gpus=uses_gpus, **more)
 
     def draft_model(self, path: Path) -> ModelConfig:
         """The draft's weights and layers."""
-        servers = self.draft_rpc_servers or ()
-        layers, devices = self.draft_n_gpu_layers, self.draft_devices
-        return self._model(path, layers, devices, servers, uses_gpus=not servers, prefix="draft_")
+        return self._model(path, "draft_", uses_gpus=not self.draft_rpc_servers)
 
-    def _model(
-        self, path: Path, layers: int | str, devices: Sequence[str] | None, servers: Sequence[str], **more: Any
-    ) -> ModelConfig:
+    def _model(self, path: Path, prefix: str, **more: Any) -> ModelConfig:
+        names = ("n_gpu_layers", "rpc_servers", "devices")
+        layers, servers, devices = (getattr(self, f"{prefix}{name}") for name in names)
+        n_layers = ALL_LAYERS if isinstance(layers, str) else layers
+        devices = None if devices is None else tuple(devices)
+        weights = (path, n_layers, layers == "auto", self.use_mmap, self.use_mlock)
         return ModelConfig(
-            path,
-            ALL_LAYERS if isinstance(layers, str) else layers,
-            layers == "auto",
-            self.use_mmap,
-            self.use_mlock,
-            tuple(servers),
-            self.rpc_timeout_s,
-            devices=None if devices is None else tuple(devices),
-            **more,
+            *weights, tuple(servers or ()), self.rpc_timeout_s, devices=devices, prefix=prefix, **more
         )
 
     def drafting(self) -> DraftConfig:
@@ -251,15 +238,6 @@ class EngineConfig:
 
     def context(self, n_ctx: int, n_threads: int, n_threads_batch: int, n_max: int) -> ContextConfig:
         """The target's context, for at most `n_max` candidates."""
-        return ContextConfig(
-            n_ctx + self.exact,  # exact decodes need a spare cell
-            n_threads,
-            n_threads_batch,
-            self.n_batch,
-            self.n_ubatch,
-            n_outputs_max=n_max + 1,
-            flash_attn=self.flash_attn,
-            type_k=self.type_k,
-            type_v=self.type_v,
-            exact=self.exact,
-        )
+        n_ctx += self.exact  # exact decodes need a spare cell
+        size = (n_ctx, n_threads, n_threads_batch, self.n_batch, self.n_ubatch, n_max + 1)
+        return ContextConfig(*size, self.flash_attn, self.type_k, self.type_v, self.exact)

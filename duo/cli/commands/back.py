@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -12,14 +11,14 @@ from pathlib import Path
 from duo.cli.inputs import back_token
 from duo.cli.load import check_gpu, check_servers, interruptible
 from duo.cli.options.by_command import BackOptions
-from duo.cli.terminal.console import progress_bar, say
+from duo.cli.options.groups import named
+from duo.cli.terminal.console import note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.config import AUTO_DRAFT, DEMO, HUB, ModelConfig
+from duo.config import AUTO_DRAFT, DEMO, ModelConfig
 from duo.engine.background import background
 from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
-from duo.errors import UsageError
 from duo.link.process import DRAFT_BATCH, draft_client, end_with_stdin
 from duo.loading import in_background, load_model
 from duo.models.demo import demo_pair
@@ -48,9 +47,9 @@ def back(options: BackOptions) -> int:
             model, options.lead, token, spare, vocabulary, n_ctx=config.n_ctx, warmup=config.warmup, cores=cores
         ) as client,
     ):
-        say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
+        note(f"{model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
 
-        def run(_put: Callable[[None], None], _stop: threading.Event) -> None:
+        def run(_put: Callable[[None], None], _stop: object) -> None:
             client.run()
 
         with on_interrupt(client.stop), background(run, "duo-back") as running:
@@ -61,19 +60,17 @@ def back(options: BackOptions) -> int:
 
 def _model_config(options: BackOptions) -> ModelConfig:
     """The draft that the options name, by default that of the demo pair. Raises DuoError."""
-    if options.model and options.hf_repo:
-        raise UsageError("-m and -hf both name the draft: use only one")
-    name = f"{HUB}{options.hf_repo}" if options.hf_repo else options.model
+    engine, name = options.engine, named(options.model, options.hf_repo, "-m and -hf", "draft")
     if name and name != Path(DEMO):
-        path = find_model(name, offline=options.engine.offline)
+        path = find_model(name, offline=engine.offline)
     else:
         with progress_bar(unit_bytes=True) as bar:
-            _, path = demo_pair(bar, offline=options.engine.offline)
+            _, path = demo_pair(bar, offline=engine.offline)
         why = "" if name else "no model given (-m, -hf): "
-        say(f"duo: {why}using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
-    check_servers(options.engine)
-    check_gpu(options.engine, has_draft=False)
-    config = options.engine.target_model(path, has_draft=False)
+        note(f"{why}using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
+    check_servers(engine)
+    check_gpu(engine, has_draft=False)
+    config = engine.target_model(path, has_draft=False)
     for part in config.shards:
         check_gguf(part)
     return replace(config, uses_gpus=not config.rpc_servers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,12 +14,13 @@ from duo.bench.rounds import built_in, loops, rounds
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
+from duo.cli.terminal.console import ProgressBar, blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.diagnose.draft_comparison import DraftComparison, DraftFigures
 from duo.diagnose.measure import SIZES, Stopped
 from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
+from duo.engine.statistics import ratio
 from duo.errors import DuoError, PromptError
 from duo.loading import load
 from duo.models.demo import demo_pair
@@ -32,8 +33,6 @@ _N_TEXTS = 2
 _LEAST = 0.98  # of the fastest rate: two measurements differ by as much
 _MAX_NAME = 41  # characters, so that the table has at most 100 columns
 _HEADS = ("", "draft", "size", "vocabulary", "ms", "accepted", "schedule", "tokens/s", "gain")
-
-Show = Callable[[str, float], None]
 
 
 @dataclass(slots=True)
@@ -86,17 +85,12 @@ class Row:
     def cells(self, number: int) -> tuple[str, ...]:
         """Its line in the table."""
         half = _MAX_NAME // 2
-        return (
-            str(number),
-            self.name if len(self.name) <= _MAX_NAME else f"{self.name[:half]}…{self.name[-half:]}",
-            "" if self.bytes is None else size_of(self.bytes),
-            self.vocabulary or "",
-            "" if self.draft_ms is None else f"{self.draft_ms:.2f}",
-            "" if self.acceptance is None else f"{100 * self.acceptance:.0f} %",
-            self.schedule.value,
-            f"{self.tokens_per_s:.2f}",
-            f"{self.gain:.2f}×",
-        )
+        name = self.name if len(self.name) <= _MAX_NAME else f"{self.name[:half]}…{self.name[-half:]}"
+        size = "" if self.bytes is None else size_of(self.bytes)
+        ms = "" if self.draft_ms is None else f"{self.draft_ms:.2f}"
+        share = "" if self.acceptance is None else f"{100 * self.acceptance:.0f} %"
+        rate, gain = f"{self.tokens_per_s:.2f}", f"{self.gain:.2f}×"
+        return str(number), name, size, self.vocabulary or "", ms, share, self.schedule.value, rate, gain
 
 
 def compare_drafts(options: TuneOptions) -> int:
@@ -107,9 +101,8 @@ def compare_drafts(options: TuneOptions) -> int:
         note(f"no model given (-m, -hf): using {options.model}")
     found, stop = Found(), threading.Event()
     with loaded(replace(options, model_draft=None, hf_repo_draft=None), options.predict) as engine:
-        prompts = prompts_of(options, engine)
         with progress_bar() as show, on_interrupt(stop.set) as interrupt, suppress(Stopped):
-            _measure(engine, options, prompts, found, show, stop)
+            _measure(engine, options, found, show, stop)
         if stop.is_set():
             note("interrupted" + (": the table has what was measured" if found.ranking else ""))
         about = run_facts(engine.slot, options) if options.json else None
@@ -118,7 +111,8 @@ def compare_drafts(options: TuneOptions) -> int:
     if rows := found.ranking:
         rows.sort(key=lambda row: -round(row.gain, 3))  # of equal ones, those that need less come first
         option = f"-hf {options.hf_repo}" if options.hf_repo else f"-m {shlex.quote(str(options.model))}"
-        said = [*render(rows), "", advise(rows, option)]
+        table = columns([_HEADS, *(row.cells(number) for number, row in enumerate(rows, 1))], {1, 3, 6})
+        said = [*table, "", advise(rows, option)]
         tried = [row.name for row in rows if row.path] + [Path(each["path"]).name for each in found.skipped]
         if rows[0].path is None and family is not None and not any(map(family.is_draft, tried)):  # none pays
             compare = f" To compare it: duo tune {option} -hfd {family.draft}"
@@ -140,11 +134,6 @@ def prompts_of(options: TuneOptions, engine: Engine) -> list[list[int]]:
     return [engine.tokenize(text) for text in texts]
 
 
-def render(rows: Sequence[Row]) -> list[str]:
-    """The table, at most 100 columns wide."""
-    return columns([_HEADS, *(row.cells(number) for number, row in enumerate(rows, 1))], {1, 3, 6})
-
-
 def advise(rows: Sequence[Row], target: str) -> str:
     """The command to use; `target` is the option with the target's name."""
     best = rows[0]
@@ -157,15 +146,9 @@ def advise(rows: Sequence[Row], target: str) -> str:
     return f"Fastest: duo {target}{' --lookup off' if costs else ''} ({reason})"
 
 
-def _measure(
-    engine: Engine,
-    options: TuneOptions,
-    prompts: Sequence[Sequence[int]],
-    found: Found,
-    show: Show,
-    stop: threading.Event,
-) -> None:
+def _measure(engine: Engine, options: TuneOptions, found: Found, show: ProgressBar, stop: threading.Event) -> None:
     """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
+    prompts = prompts_of(options, engine)
     target = engine.slot.target
     comparison = engine.call(lambda _: DraftComparison(target, options.engine, prompts, options.predict, stop, note))
     with closing(comparison):
@@ -173,30 +156,30 @@ def _measure(
         lookup = comparison.lookup()
         found.target_ms = [1000 * s for s in lookup.target_s]
         found.texts = [{"prompt_tokens": len(prompt), "tokens": len(text)} for prompt, text in comparison.texts]
-        alone, n, right = 1 / lookup.target_s[0], lookup.n_verified, lookup.n_accepted
-        share = right / n if n else None
-        found.ranking.append(Row("none", alone, 1.0))
-        found.ranking.append(
-            Row("lookup", lookup.rate, lookup.rate / alone, acceptance=share, verified=n, accepted=right)
-        )
+        rate, alone, n, right = lookup.rate, 1 / lookup.target_s[0], lookup.n_verified, lookup.n_accepted
+        by_lookup = Row("lookup", rate, rate / alone, acceptance=ratio(right, n), verified=n, accepted=right)
+        found.ranking += [Row("none", alone, 1.0), by_lookup]
         if n_loops := sum(loops(engine.detokenize(text), engine.detokenize(p)) for p, text in comparison.texts):
             note(f"{n_loops} of {len(prompts)} texts repeat themselves, which favours lookup and any draft: use -p")
         paths = _candidates(options, target.path, found)
-        n_layers, devices = options.engine.draft_n_gpu_layers, options.engine.draft_devices
         if not paths:
             note("there is no draft to compare: name GGUF files, or folders with some")
-        for i, path in enumerate(paths, 1):
 
-            def show_draft(what: str, done: float, total: float | None = 1.0, number: int = i) -> bool:
-                show(f"draft {number} of {len(paths)}: {what}", done / total if total else 0.0)
+        def measure(path: Path, number: int) -> None:
+            def show_draft(what: str, done: float, total: float | None = 1.0) -> bool:
+                show(f"draft {number} of {len(paths)}: {what}", done, total)
                 return not stop.is_set()
 
+            check_draft(path, target.path)
+            n_layers, devices = options.engine.draft_n_gpu_layers, options.engine.draft_devices
+            with load(path, n_gpu_layers=n_layers, devices=devices, progress=show_draft) as draft:
+                model = draft.slot.target
+                figures = engine.call(lambda _: comparison.measure_draft(model, show_draft))
+                found.ranking.append(Row.of(path, model.n_bytes, figures))
+
+        for number, path in enumerate(paths, 1):
             try:
-                check_draft(path, target.path)
-                with load(path, n_gpu_layers=n_layers, devices=devices, progress=show_draft) as draft:
-                    model = draft.slot.target
-                    figures = engine.call(lambda _: comparison.measure_draft(model, show_draft))  # noqa: B023
-                    found.ranking.append(Row.of(path, model.n_bytes, figures))
+                measure(path, number)
             except DuoError as error:
                 if stop.is_set():
                     raise Stopped from None

@@ -23,7 +23,8 @@ def doctor(options: DoctorOptions) -> int:
     """Print what was found. Returns the exit status: 1 for problems, except for mere advice."""
     here = read_installation()
     problems = find_problems(here)
-    print(to_json(here, problems) if options.json else "\n".join(render(here, problems)))  # noqa: T201 - the output
+    document = {**asdict(here), "problems": [asdict(problem) for problem in problems]}
+    print(json.dumps(document, indent=2) if options.json else "\n".join(render(here, problems)))  # noqa: T201
     return int(is_wrong(problems))
 
 
@@ -35,10 +36,8 @@ def show_devices(options: RunOptions) -> int:
     from duo.cli.load import no_gpu_found  # noqa: PLC0415 - llama.cpp may not be loadable
     from duo.llama.devices import add_server, list_devices  # noqa: PLC0415
 
-    servers = (*options.engine.rpc_servers, *(options.engine.draft_rpc_servers or ()))
-    if servers:
+    for server in (*options.engine.rpc_servers, *(options.engine.draft_rpc_servers or ())):
         require_rpc()
-    for server in servers:
         add_server(server, options.engine.rpc_timeout_s)
     for device in list_devices():
         free, total = device.memory
@@ -51,11 +50,6 @@ def show_devices(options: RunOptions) -> int:
 def is_wrong(problems: Sequence[Problem]) -> bool:
     """Whether there is more than advice."""
     return any(not problem.advice for problem in problems)
-
-
-def to_json(here: Installation, problems: Sequence[Problem]) -> str:
-    """The result as JSON; memory in bytes, bandwidth in bytes per second."""
-    return json.dumps({**asdict(here), "problems": [asdict(problem) for problem in problems]}, indent=2)
 
 
 def render(here: Installation, problems: Sequence[Problem]) -> list[str]:

@@ -10,7 +10,7 @@ from duo.cli.inputs import api_keys, back_token
 from duo.cli.load import loaded
 from duo.cli.options.by_command import LeadOptions
 from duo.cli.options.groups import RANDOM_SEED
-from duo.cli.terminal.console import say
+from duo.cli.terminal.console import note, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.writer import TextWriter, marks_tokens
@@ -68,7 +68,7 @@ def lead(options: LeadOptions) -> int:
             server.load(engine)
             finish_notices()
             for line in _introduction(server, engine, options, needs_key=bool(keys)):
-                say(f"duo: {line}")
+                note(line)
             rejected = engine.slot.target.piece if options.print == "all" else None
             _show(shown, TextWriter(marks=marks_tokens(options.color), rejected=rejected))
         server.close()  # before the models are freed: requests may use them

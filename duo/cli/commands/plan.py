@@ -57,12 +57,6 @@ def plan(options: PlanOptions) -> int:
     return 0
 
 
-def predict(machine: Machine, acceptance: float, n_max: int) -> dict[Schedule, float]:
-    """The forecast of each schedule in tokens/s."""
-    found = informed(machine, acceptance, n_max).forecasts(constant=True)
-    return {schedule: each.rate for schedule, each in found.items()}
-
-
 def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> PairModel:
     """A pair with the times of `machine`, each of whose candidates is accepted with the same probability.
 
@@ -144,15 +138,14 @@ def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
         return replace(pair.machine, latency_s=latency_s or pair.machine.latency_s), n_all
     if options.target_ms and options.table:
         raise UsageError("--target-ms and --table both give the target's times: use only one")
-    alone, concurrent, drafts = dict[int, float](), dict[int, float](), dict[int, float]()
-    draft_ms, pair_ms, n_known = 0.0, 0.0, n_all
+    curves: list[list[float]] = [[], [], []]
+    draft_ms, pair_ms = 0.0, 0.0
     if run:
         by_sequences = run.draft_ms_by_sequences or [run.draft_ms.concurrent]
-        alone, concurrent, drafts = (
-            dict(enumerate(ms, 1)) for ms in (run.curve_ms.alone, run.curve_ms.concurrent, by_sequences)
-        )
+        curves = [run.curve_ms.alone, run.curve_ms.concurrent, by_sequences]
         draft_ms, pair_ms = run.draft_ms.alone, run.pair_ms or 0.0
-        n_known = max(run.measured.alone if run.measured else alone, default=1)
+    alone, concurrent, drafts = (dict(enumerate(ms, 1)) for ms in curves)
+    n_known = max(run.measured.alone if run and run.measured else alone, default=1)
     if options.table or options.target_ms:
         alone = concurrent = _read_table(options.table) if options.table else _times(options.target_ms, "--target-ms")
         n_known = max(alone) if len(alone) > 1 else n_all

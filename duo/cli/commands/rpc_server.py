@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from duo.cli.options.by_command import RpcServerOptions
 from duo.cli.problems import require_rpc
-from duo.cli.terminal.console import blame, say
+from duo.cli.terminal.console import blame, note
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.engine.cores import require_threads, usable_cores
@@ -33,10 +33,11 @@ def rpc_server(options: RpcServerOptions) -> int:
     devices = servable_devices(options.device)
     if not devices:
         raise UsageError("-d none: a server needs a device, such as CPU")
+    n_threads = options.threads or usable_cores()
     if options.until_eof:
-        _serve(options, address, devices)
+        _serve(options, address, devices, n_threads)
         return 1
-    require_threads(options.threads or usable_cores())
+    require_threads(n_threads)
     # llama.cpp's server never returns and ignores signals, so it runs in a process that can be killed.
     command = child.call("duo.cli.main", *sys.argv[1:], "--until-eof", "--log-file", os.devnull)
     with (
@@ -48,14 +49,14 @@ def rpc_server(options: RpcServerOptions) -> int:
                 server.wait(_LOOK_S)
         if server.poll() is None:
             names = ", ".join(device.name for device in devices)
-            say(f"duo: serving {names} at {address}:{options.port} (Ctrl-C to stop)")
+            note(f"serving {names} at {address}:{options.port} (Ctrl-C to stop)")
         server.wait()
     if not interrupt.signal:
         raise DeviceError(f"the server exited with status {server.returncode}")
     return 0
 
 
-def _serve(options: RpcServerOptions, address: str, devices: Sequence[Device]) -> None:
+def _serve(options: RpcServerOptions, address: str, devices: Sequence[Device], n_threads: int) -> None:
     """Serve until standard input is closed; returns only on failure."""
     end_with_stdin()
     cache = cache_dir() / "rpc"
@@ -64,7 +65,6 @@ def _serve(options: RpcServerOptions, address: str, devices: Sequence[Device]) -
             cache.mkdir(parents=True, exist_ok=True)
     # llama.cpp logs connections to stdout.
     os.dup2(2 if options.verbose else os.open(os.devnull, os.O_WRONLY), 1)
-    n_threads = options.threads or usable_cores()
     serve(address, options.port, devices, n_threads, f"{cache}{os.sep}" if options.cache else None)
 
 

@@ -39,21 +39,19 @@ def run(options: RunOptions) -> int:
         text = _prompt_text(options, prompt, engine)
         if text == prompt and options.conversation is not False and (hint := prompt_hint(engine.slot.target, text)):
             note(hint)
-        metrics = Metrics()
-        live, trace = _live(options, metrics), _trace(options, metrics, engine.slot)
-        stream, tokens, status = _write(options, engine, text, config, metrics, live, trace)
-        statistics = RunStatistics.of(engine.slot, stream)
-        about = run_facts(engine.slot, options) if options.json else None
+        metrics, slot = Metrics(), engine.slot
+        trace = _trace(options, metrics, slot)
+        stream, tokens, status = _write(options, engine, text, config, metrics, trace)
+        statistics = RunStatistics.of(slot, stream)
+        about = run_facts(slot, options) if options.json else None
         alone = None
         # The demo compares duo with the target alone; --json and -v have reports of their own.
         compares = options.is_demo and options.engine.schedule == "auto" and not (options.json or options.verbose)
         if compares and statistics.policy is not None and statistics.text.tokens_per_s is not None and not status:
             alone, status = _write_alone(engine, stream.request, len(tokens))
     finish_notices()  # so that the statistics come last
-    if alone is not None:
-        say(render_comparison(statistics, tokens, alone, exact=options.engine.exact))
-    else:
-        say(render(statistics, verbose=options.verbose))
+    compared = alone and render_comparison(statistics, tokens, alone, exact=options.engine.exact)
+    say(compared or render(statistics, verbose=options.verbose))
     if options.json:
         with blame("--json", options.json):
             write_json(options.json, statistics.document(), about)
@@ -98,19 +96,17 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
 
 
 def _write(
-    options: RunOptions,
-    engine: Engine,
-    text: str,
-    config: GenerationConfig,
-    metrics: Metrics,
-    live: Live | None,
-    trace: TraceFile | None,
+    options: RunOptions, engine: Engine, text: str, config: GenerationConfig, metrics: Metrics, trace: TraceFile | None
 ) -> tuple[Stream, Sequence[int], int]:
     """Print the text while it is generated. Returns its stream, its tokens and the exit status.
 
     Raises BrokenPipeError or DuoError.
     """
-    writer = TextWriter(marks=marks_tokens(options.color), stream=live)
+    marks = marks_tokens(options.color)
+    live = Live(metrics, marks=marks) if options.live and can_be_shown() else None
+    if options.live and live is None:
+        warn("--live needs a terminal on stdout, and not TERM=dumb")
+    writer = TextWriter(marks=marks, stream=live)
     watchers = [watcher for watcher in (live, trace) if watcher is not None]
     prompt, tokens, has_text = engine.prompt_tokens(text), list[int](), False
 
@@ -188,27 +184,17 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
     return alone, interrupt.status
 
 
-def _live(options: RunOptions, metrics: Metrics) -> Live | None:
-    """The display of --live, if the terminal supports it."""
-    if options.live and not can_be_shown():
-        warn("--live needs a terminal on stdout, and not TERM=dumb")
-        return None
-    return Live(metrics, marks=marks_tokens(options.color)) if options.live else None
-
-
 def _trace(options: RunOptions, metrics: Metrics, slot: Slot) -> TraceFile | None:
     """The file of --trace. Raises DuoError."""
     if options.trace is None:
         return None
+    draft, threads = slot.draft_model, slot.threads
     about = {
-        "duo": __version__,
-        "target": slot.target.path.name,
-        "draft": slot.draft_model.path.name if slot.draft_model is not None else None,
-        "schedule": options.engine.schedule,
-        "cores": usable_cores(),
-        "threads": {"target": slot.threads.target, "concurrent": slot.threads.concurrent},
+        "duo": __version__, "target": slot.target.path.name, "draft": draft.path.name if draft is not None else None,
+        "schedule": options.engine.schedule, "cores": usable_cores(),
+        "threads": {"target": threads.target, "concurrent": threads.concurrent},
         # A remote draft may run on this machine: only the times can tell.
-        "separate_devices": slot.threads.separate_devices if slot.draft_model is not None else None,
-    }
+        "separate_devices": threads.separate_devices if draft is not None else None,
+    }  # fmt: skip
     with blame("--trace", options.trace):
         return TraceFile(options.trace, metrics, about)

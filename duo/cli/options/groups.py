@@ -23,6 +23,13 @@ _NAMES |= {"nucleus": "top_p", "typ": "typ_p", "temp": "temperature"}
 _UNSUPPORTED = ("dry", "xtc", "topnsigma", "infill", "adaptivep")
 
 
+def named(file: Path | None, repo: str | None, flags: str, what: str) -> Path | str | None:
+    """The model that one of two options names, as duo.load() takes it. Raises UsageError if both do."""
+    if file and repo:
+        raise UsageError(f"{flags} both name the {what}: use only one")
+    return f"{HUB}{repo}" if repo else file
+
+
 # fmt: off
 @dataclass(frozen=True)
 class LogOptions:
@@ -71,13 +78,10 @@ class EngineOptions(LogOptions):
 
     def model_names(self) -> tuple[Path | str, Path | str | None]:
         """Target and draft, as duo.load() takes them. Raises UsageError."""
-        if self.model and self.hf_repo:
-            raise UsageError("-m and -hf both name the target: use only one")
-        if self.model_draft and self.hf_repo_draft:
-            raise UsageError("-md and -hfd both name the draft: use only one")
-        draft = f"{HUB}{self.hf_repo_draft}" if self.hf_repo_draft else self.model_draft
-        if not self.is_demo:
-            return self.model or f"{HUB}{self.hf_repo}", draft
+        target = named(self.model, self.hf_repo, "-m and -hf", "target")
+        draft = named(self.model_draft, self.hf_repo_draft, "-md and -hfd", "draft")
+        if target and not self.is_demo:
+            return target, draft
         if draft is not None:
             what = "the demo pair has its own draft" if self.names_target else "a draft without a target"
             raise UsageError(f"{what}: name the target with -m or -hf")
@@ -148,10 +152,10 @@ class GenerationOptions:
 
         sources = {"--grammar": self.grammar, "--grammar-file": self.grammar_file}
         sources |= {"-j": self.json_schema, "-jf": self.json_schema_file}
-        given = [(flag, value) for flag, value in sources.items() if value is not None]
+        given = {flag: value for flag, value in sources.items() if value is not None}
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(flag for flag, _ in given)} each give a grammar: use only one")
-        for flag, value in given:
+            raise UsageError(f"{' and '.join(given)} each give a grammar: use only one")
+        for flag, value in given.items():
             is_file = flag in ("--grammar-file", "-jf")
             text = read_file(value, limit=MIB)[1] if is_file else read_argument(value, flag, escape=False)
             return text if flag.startswith("--grammar") else schema_grammar(text, flag)

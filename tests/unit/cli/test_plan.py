@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.cli.commands import plan as command
-from duo.cli.commands.plan import plan
+from duo.cli.commands.plan import foretell, informed, plan
 from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
 from duo.spec.pair import Machine
@@ -110,8 +109,7 @@ def test_no_forecast_exceeds_the_limit(
 ) -> None:
     target_s = list(accumulate([1.0, *growth]))
     machine = Machine(target_s, draft_s, [slower * s for s in target_s], slower * draft_s)
-    found = command.foretell(command.informed(machine, acceptance, n_max), constant=True, prepares=False)
-    assert found.rates == command.predict(machine, acceptance, n_max)
+    found = foretell(informed(machine, acceptance, n_max), constant=True, prepares=False)
     assert found.rates[Schedule.SYNC] >= found.rates[Schedule.OFF] == pytest.approx(1.0)
     assert max(found.rates.values()) <= found.limit
     expected = list(accumulate(acceptance**k for k in range(n_max + 1)))
