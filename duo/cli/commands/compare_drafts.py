@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from duo.bench.rounds import built_in, loops, rounds
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import ProgressBar, blame, columns, note, progress_bar, size_of, with_options
+from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.diagnose.draft_comparison import DraftComparison, DraftFigures
 from duo.diagnose.measure import SIZES, Stopped
@@ -146,7 +146,9 @@ def advise(rows: Sequence[Row], target: str) -> str:
     return f"Fastest: duo {target}{' --lookup off' if costs else ''} ({reason})"
 
 
-def _measure(engine: Engine, options: TuneOptions, found: Found, show: ProgressBar, stop: threading.Event) -> None:
+def _measure(
+    engine: Engine, options: TuneOptions, found: Found, show: Callable[..., None], stop: threading.Event
+) -> None:
     """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
     prompts = prompts_of(options, engine)
     target = engine.slot.target
