@@ -21,7 +21,7 @@ from duo.diagnose.machine_file import Pair
 from duo.engine.contexts import time_branches, time_draft
 from duo.engine.decoder import Cache
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts
+from duo.engine.generation import Sources
 from duo.engine.slot import Slot
 from duo.errors import DecodeError
 from duo.link.client import DraftClient
@@ -99,7 +99,7 @@ class Emulation:
         """One whose draft is in another process, behind a link with the delay; it connects to `port`."""
         remote = engine.slot.remote
         assert remote is not None
-        remote.limit(replace(engine.slot.drafting, schedule="async"), 1)
+        remote.drafting = replace(engine.slot.drafting, schedule="async")
         to = stack.enter_context(Relay(port, self.slow_down * self.pair.delay_s)).port
         code = (
             "from benchmarks.emulation import DeviceTimes, emulate_drafts\n"
@@ -109,16 +109,16 @@ class Emulation:
         servers.wait_until(lambda: bool(getattr(remote, "n_connected", 0)), process)
 
         def write(job: Job, stop: threading.Event) -> Run:
-            run = self.write(engine, Drafts(remote=remote), job, stop)
+            run = self.write(engine, engine.slot.sources(remote=remote), job, stop)
             if process.status is not None:
                 raise DecodeError(f"the remote draft failed: {process.stderr.strip()}")
             return run
 
         return Contestant(mode, write, n_max="auto")
 
-    def write(self, engine: Engine, drafts: Drafts, job: Job, stop: threading.Event) -> Run:
+    def write(self, engine: Engine, sources: Sources, job: Job, stop: threading.Event) -> Run:
         """A text, with the figures of the devices. Raises DecodeError if they are too fast."""
-        run = write_here(engine, drafts, job, stop)
+        run = write_here(engine, sources, job, stop)
         self.account.close()
         figures = dict(run.figures)
         for name in ("target_ms_per_decode", "draft_ms_per_token"):

@@ -108,12 +108,12 @@ def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> fl
     prompt = [_token(position) for position in range(3)]
     alone = Policy(_N_MAX, _N_AHEAD, (Schedule.OFF,)) if looks_up else None
     session = Session(prompt, _N_VOCAB)
-    request = DraftRequest(session, ending, metrics, _N_VOCAB, greedy, SamplingConfig())
+    request = DraftRequest(session, ending, metrics, greedy, SamplingConfig())
     draft = None
     if schedule is not Schedule.OFF:
-        draft = LocalDraft(Cache(_Instant(is_draft=True)), Policy(_N_MAX, _N_AHEAD, (schedule,)), threads)
+        draft = LocalDraft(Cache(_Instant(is_draft=True)), Policy(_N_MAX, _N_AHEAD, (schedule,)))
     others = (TextSource(Lookup(), _N_MAX),) if looks_up else ()
-    sources = Sources(Draft(1, alone), draft, others=others)
+    sources = Sources(Draft(alone), draft, others=others)
     generation = Generation(_Instant(), request, Matching(greedy), threads, sources)
     began = time.process_time()
     generation.run(lambda _: None, threading.Event())

@@ -23,7 +23,7 @@ COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "w
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import request_writer as writer
+from duo.engine import slot
 from duo.spec.types import Guess
 class Random:
     n_recent = 0
@@ -31,8 +31,8 @@ class Random:
     def guess(self, logits, position, recent=()):
         return Guess(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
-choosing = writer.choosing
-writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+choosing = slot.choosing
+slot.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 

@@ -22,7 +22,6 @@ from duo.cli.commands.plan import foretell, informed
 from duo.config import AUTO_DRAFT, DraftConfig
 from duo.diagnose.machine_file import Pair, read_machine, read_pair
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts
 from duo.loading import load
 from duo.spec.policy import Decision, Policy
 from duo.spec.schedule import Schedule
@@ -215,9 +214,9 @@ def contestants(engine: Engine, emulation: Emulation, ks: Sequence[int]) -> list
         n = AUTO_DRAFT if k == "auto" else int(k)
         drafting = DraftConfig(n, 2 * n, schedule, branches)
         draft = engine.slot.new_draft(engine.call(lambda slot: emulation.new_policy(slot, drafting, kind)))
-        return Contestant(mode, partial(emulation.write, engine, Drafts(draft)), n_max=k)
+        return Contestant(mode, partial(emulation.write, engine, engine.slot.sources(draft)), n_max=k)
 
-    found = [Contestant(PLAIN, partial(emulation.write, engine, Drafts()))]
+    found = [Contestant(PLAIN, partial(emulation.write, engine, engine.slot.sources()))]
     found += [with_draft(TURNS, k, TURNS, 0) for k in _KS]
     found += [with_draft(FIXED, str(k), TURNS, 0, FixedLength) for k in ks]
     if not emulation.is_far:

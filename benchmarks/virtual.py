@@ -92,14 +92,14 @@ def replay(
     metrics = Metrics(clock)
     ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
     guesser = _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
-    request = DraftRequest(Session(prompt, _N_VOCAB), ending, metrics, _N_VOCAB, guesser, SamplingConfig(), mode=MODE)
+    request = DraftRequest(Session(prompt, _N_VOCAB), ending, metrics, guesser, SamplingConfig(), mode=MODE)
     draft: LocalDraft | None = None
     threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=policy.separate_devices)
     if policy.n_max:
-        draft = LocalDraft(Cache(_VirtualDraft(clock, machine)), policy, threads)
+        draft = LocalDraft(Cache(_VirtualDraft(clock, machine)), policy)
     target = _VirtualTarget(clock, machine)
     target.read(prompt[:-1])
-    sources = Sources(Draft(1, None if draft else policy), draft)
+    sources = Sources(Draft(None if draft else policy), draft)
     generation = Generation(target, request, _Verifier(), threads, sources)
     generation.run(lambda _: None, threading.Event())
     if metrics.draft_error:

@@ -142,8 +142,6 @@ def _load(
             if profile is not None and (learned := profile.load().get("policy")) is not None:
                 drafts.learned[draft_config.path.stem] = learned
         slot = Slot(target, draft, config, drafts, profile, translation)
-        if drafts is not None:
-            drafts.limit(slot.drafting, slot.threads.target)
         if profile is not None:
             stack.callback(_keep, profile, slot, draft_config, drafts)
         return Engine(slot, stack.pop_all())

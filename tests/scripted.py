@@ -13,7 +13,6 @@ from typing import cast
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
-from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
 from duo.link.remote_drafts import RemoteDrafts
@@ -78,8 +77,8 @@ class ScriptedSlot:
         self.n_ctx = N_CTX
         self.draft_model: ScriptedModel | None = None
         self.translation: object = None
-        self.looks_up = False
-        self.policy: Policy | None = None  # of the running text
+        self.lookup: object = None
+        self.policy: Policy | None = None  # of the texts
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
         self.n_step = N_STEP
@@ -115,7 +114,7 @@ class ScriptedSlot:
 
     def write(self, request: TextRequest) -> None:
         metrics, prompt, stop = request.metrics, list(request.prompt), request.config.stop
-        metrics.stop = INTERRUPTED
+        metrics.stop, metrics.policy = INTERRUPTED, self.policy
         if request.cancelled.is_set():
             return
         self._running = request
@@ -178,4 +177,4 @@ def _logprobs(tokens: Sequence[int], n: int | None) -> tuple[TokenLogprobs, ...]
 def scripted_engine() -> tuple[Engine, ScriptedSlot]:
     """An engine and what is behind it."""
     slot = ScriptedSlot()
-    return Engine(cast(Slot, slot), writer=cast(RequestWriter, slot)), slot
+    return Engine(cast(Slot, slot)), slot

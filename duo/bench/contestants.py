@@ -18,7 +18,7 @@ from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Run
 from duo.config import DraftConfig, GenerationConfig, ModelConfig, StopConfig
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts
+from duo.engine.generation import Sources
 from duo.errors import DecodeError
 from duo.llama.devices import gpus
 from duo.llama.model import Model
@@ -57,11 +57,11 @@ Ended = subprocess.CompletedProcess
 AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 
-def write_here(engine: Engine, drafts: Drafts, job: Job, stop: threading.Event) -> Run:
-    """A text of `engine`, whose KV cache is empty at first. What the policy of `drafts` has learned remains."""
+def write_here(engine: Engine, sources: Sources, job: Job, stop: threading.Event) -> Run:
+    """A text of `engine`, whose KV cache is empty at first. What the policy of `sources` has learned remains."""
     engine.call(lambda slot: slot.forget())
     config = GenerationConfig(stop=StopConfig(job.n_tokens, (), True))
-    with engine.start(engine.tokenize(job.prompt), config, drafts=drafts) as stream:
+    with engine.start(engine.tokenize(job.prompt), config, sources=sources) as stream:
         found = stream.completion()
     if stop.is_set():  # which also interrupts the engine
         raise Interrupted
@@ -81,11 +81,11 @@ def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftCo
     used = {"sync": sequential, "async": concurrent, "auto": f"{sequential} or {concurrent}"}
     for mode in modes:
         drafts = mode not in ALONE and slot.draft_model is not None
-        if (drafts and slot.draft is None) or (mode == "lookup" and not slot.looks_up):
+        if (drafts and slot.draft is None) or (mode == "lookup" and slot.lookup is None):
             continue
         for name, limit in limits.items() if drafts else [(None, None)]:
             draft = None if limit is None else slot.new_draft(slot.new_policy(replace(limit, schedule=mode)))
-            write = partial(write_here, engine, Drafts(draft, lookup=mode in ("lookup", "auto")))
+            write = partial(write_here, engine, slot.sources(draft, lookup=mode in ("lookup", "auto")))
             where = _devices(slot.target, slot.draft_model if draft else None)
             found.append(Contestant(mode, write, used[mode] if draft else str(threads.target), where, name))
     return found or own_modes(engine, ["plain"], limits)

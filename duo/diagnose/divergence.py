@@ -10,8 +10,8 @@ import numpy as np
 
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts
-from duo.engine.request_writer import choosing
+from duo.engine.generation import Sources
+from duo.engine.request import choosing
 from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.errors import DecodeError
@@ -64,8 +64,9 @@ def compare(
 
     The engine's contexts must have been made. Raises DecodeError if the draft fails.
     """
-    drafted, found = _write(engine, prompt, config, Drafts(engine.slot.new_draft(policy), lookup=True), stop)
-    alone, _ = _write(engine, prompt, config, Drafts(), stop)
+    slot = engine.slot
+    drafted, found = _write(engine, prompt, config, slot.sources(slot.new_draft(policy), lookup=True), stop)
+    alone, _ = _write(engine, prompt, config, slot.sources(), stop)
     n_same = common_prefix(alone, drafted)
     difference = None
     if not n_same == len(alone) == len(drafted):
@@ -77,10 +78,10 @@ def compare(
 
 
 def _write(
-    engine: Engine, prompt: Sequence[int], config: GenerationConfig, drafts: Drafts, stop: threading.Event
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Sources, stop: threading.Event
 ) -> tuple[list[int], Statistics]:
     tokens: list[int] = []
-    with engine.start(prompt, config, drafts=drafts) as stream:
+    with engine.start(prompt, config, sources=sources) as stream:
         for step in stream:
             tokens.extend(step.tokens)
             if stop.is_set():

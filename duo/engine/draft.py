@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duo.config import SamplingConfig
+from duo.config import SamplingConfig, ThreadConfig
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Drafted, State
 from duo.engine.text import Ending
@@ -26,7 +26,6 @@ class DraftRequest:
     session: Session
     ending: Ending
     metrics: Metrics
-    n_vocab: int  # the target's
     guesser: Guesser  # the sampler of a local draft
     sampling: SamplingConfig  # from which a remote draft makes its own
     banned: Sequence[int] = ()  # tokens that must not be chosen
@@ -86,9 +85,10 @@ class TextSource(Source):
 class Draft(Source):
     """A source with a policy; by itself the target alone. The target's thread calls it, except interrupt()."""
 
-    def __init__(self, n_target_threads: int = 1, policy: Policy | None = None) -> None:
-        """`n_target_threads`: of a target that shares no cores with a draft. Without a policy, nothing is verified."""
-        self._n_target_threads = n_target_threads
+    threads: ThreadConfig  # that may be used now: set before begin(), and whenever the number of free cores changes
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        """Without a policy, nothing is verified."""
         self.policy = policy
         self._session = Session((), 0)
 
@@ -100,7 +100,7 @@ class Draft(Source):
     @property
     def n_target_threads(self) -> int:
         """Threads of the target in the current schedule."""
-        return self._n_target_threads
+        return self.threads.target
 
     def begin(self, request: DraftRequest) -> None:
         """See Source."""
@@ -128,8 +128,8 @@ class QueuedDraft(Draft):
 
     _longest_wait_s = math.inf  # limit of the wait for candidates in one step
 
-    def __init__(self, policy: Policy, n_target_threads: int = 1) -> None:
-        super().__init__(n_target_threads, policy)
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
         self._n_proposed = 0
         self._in_vain = False  # whether a wait in this step brought nothing
         self._wait_ends: float | None = None  # in this step

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from duo.config import GenerationConfig
 from duo.engine.background import Worker
 from duo.engine.contexts import check_length
+from duo.engine.generation import Sources
 from duo.engine.metrics import Metrics
-from duo.engine.request import Drafts, TextRequest, generation_config
-from duo.engine.request_writer import RequestWriter
+from duo.engine.request import TextRequest, generation_config
 from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
@@ -24,7 +24,6 @@ from duo.errors import BusyError, ClosedError, DuoError, PromptError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
-from duo.spec.policy import Policy
 from duo.spec.types import Step
 
 if TYPE_CHECKING:
@@ -48,10 +47,9 @@ class Engine:
     prints nothing; it logs to the logger `duo`.
     """
 
-    def __init__(self, slot: Slot, resources: ExitStack | None = None, writer: RequestWriter | None = None) -> None:
-        """Takes ownership of `slot` and `resources`: close() closes them. `writer`: by default one with the slot."""
+    def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
+        """Takes ownership of `slot` and `resources`: close() closes them."""
         self._slot = slot
-        self._writer = writer or RequestWriter(slot)
         self._resources = resources or ExitStack()
         self._worker = Worker("duo-target")
         self._lock = threading.Lock()  # no request begins while the engine is closing
@@ -74,7 +72,7 @@ class Engine:
             self._closing = True
         for request in list(self._texts):
             self.cancel(request)
-        self._writer.interrupt()  # a warm-up without a request
+        self._slot.interrupt()  # a warm-up without a request
         self._worker.join()
         if not lifeline.is_lost():
             self._slot.close()
@@ -122,7 +120,7 @@ class Engine:
 
     def interrupt(self) -> None:
         """End the running generation, but not those in the queue. From any thread."""
-        self._writer.interrupt()
+        self._slot.interrupt()
 
     @property
     def statistics(self) -> Statistics | None:
@@ -170,13 +168,13 @@ class Engine:
         prompt: Sequence[int],
         config: GenerationConfig,
         *,
-        drafts: Drafts | None = None,
+        sources: Sources | None = None,
         metrics: Metrics | None = None,
         on_prompt: Callable[[int], None] = lambda _: None,
     ) -> Stream:
         """Generate after token ids: see submit()."""
         stream = Stream(self.cancel)
-        request = TextRequest(prompt, config, stream.items.put, on_prompt, metrics or Metrics(), drafts)
+        request = TextRequest(prompt, config, stream.items.put, on_prompt, metrics or Metrics(), sources)
         self.submit(request, stream.items.end)
         stream.request = request
         return stream
@@ -203,16 +201,11 @@ class Engine:
 
     def cancel(self, request: TextRequest) -> None:
         """End a request: at once if it is in the queue, otherwise after the current decode. From any thread."""
-        self._writer.cancel(request)
+        self._slot.cancel(request)
         job = self._texts.get(request)
         if job is not None and self._worker.drop(job):
             request.metrics.stop = INTERRUPTED
             self._end(request, None)
-
-    @property
-    def policy(self) -> Policy | None:
-        """The policy of the running text; None: there is none, or it has no policy. From any thread."""
-        return self._writer.policy
 
     @property
     def n_texts(self) -> int:
@@ -245,7 +238,7 @@ class Engine:
         error: BaseException | None = None
         try:
             with lifeline.notifying(self.fail):
-                self._writer.write(request)
+                self._slot.write(request)
             self.fault = None
         except BaseException as raised:  # raised in the thread that iterates
             error = raised

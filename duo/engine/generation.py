@@ -26,8 +26,7 @@ from duo.spec.verify import Verifier
 class ConnectedDrafts(Protocol):
     """Remote drafts, which connect and disconnect. Called on the target's thread."""
 
-    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
-        """Set the limits of drafting, and the target's threads while a remote draft is used."""
+    drafting: DraftConfig  # its limits, set before ready()
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
         """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
@@ -62,7 +61,7 @@ class Generation:
     candidates. This includes the prompt: the first step decodes what is not in the cache yet.
     """
 
-    target: Decoder  # its cache holds the first `n_past` tokens of the session; `threads` are set
+    target: Decoder  # its cache holds the first `n_past` tokens of the session
     request: DraftRequest
     verifier: Verifier
     threads: ThreadConfig
@@ -77,10 +76,10 @@ class Generation:
         self._now = request.metrics.clock.now
         self._n_threads = 0  # the target's threads; 0: still those for prefill
         self.draft = self.sources.alone  # the one in use
-        self.policy = self.draft.policy  # of the last draft that was used
+        self._metrics.policy = self.draft.policy
+        self._use_cores(self.draft)
         for source in (self.draft, *self.sources.others):
             source.begin(request)
-        self._use_cores(self.draft)
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
         """Generate until the ending, or until `stop` is set; calls `put` with every step.
@@ -159,9 +158,7 @@ class Generation:
         self._use(self.sources.choose())
         start = self._now()
         (candidates, source), schedule = self._compare(n_room), self.draft.schedule
-        n = self.draft.n_target_threads
-        n = min(n, self.cores.limit or n)
-        if n != self._n_threads:
+        if (n := self.draft.n_target_threads) != self._n_threads:
             self.target.set_threads(n, n)
             self._n_threads = n
         if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
@@ -214,23 +211,22 @@ class Generation:
 
     def _follow_cores(self) -> None:
         """After a batch: from the next one on, use as many threads as there are free cores."""
-        if not self.cores.decoded():
-            return
-        self._use_cores(self.draft)
-        if not self._n_threads:
-            threads = within(self.threads, self.cores.limit)
-            self.target.set_threads(threads.target, threads.target_batch)
+        if self.cores.decoded():
+            self._use_cores(self.draft)
 
     def _use_cores(self, draft: Draft) -> None:
-        """The times in the policy of `draft` depend on the number of threads."""
+        """Let `draft`, and the prefill, use as many threads as there are free cores. Times depend on their number."""
+        threads = draft.threads = within(self.threads, self.cores.limit)
         if draft.policy is not None:
             draft.policy.use_cores(self.cores.limit)
+        if not self._n_threads:
+            self.target.set_threads(threads.target, threads.target_batch)
 
     def _use(self, draft: Draft) -> None:
         """Use this draft from here on, with all tokens accepted so far."""
         if draft is not self.draft:
             self.draft.end()
             self.draft = draft
-            self.policy = draft.policy or self.policy
+            self._metrics.policy = draft.policy or self._metrics.policy
             self._use_cores(draft)
             draft.begin(self.request)

@@ -6,13 +6,10 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from duo.config import ThreadConfig
 from duo.engine.branches import BranchingDrafter
-from duo.engine.cores import within
 from duo.engine.decoder import Cache
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.drafter import Drafter, DraftThread
-from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.queue import Drafted, State
 from duo.engine.translated import TranslatedTarget, Translation
@@ -33,37 +30,23 @@ class LocalDraft(QueuedDraft):
     joined, because two teams of OpenMP threads on the same cores slow each other down even if one is idle.
     """
 
-    def __init__(
-        self,
-        cache: Cache,
-        policy: Policy,
-        threads: ThreadConfig,
-        translation: Translation | None = None,
-        cores: CoresInUse | None = None,
-    ) -> None:
-        """`translation`: of a draft with another vocabulary than the target's. `cores`: limit the threads."""
-        super().__init__(policy, threads.target)
+    def __init__(self, cache: Cache, policy: Policy, translation: Translation | None = None) -> None:
+        """`translation`: of a draft with another vocabulary than the target's."""
+        super().__init__(policy)
         self._translation = translation
         self._translated: TranslatedTarget | None = None  # of the drafter
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self._cache = cache
-        self._all_threads = threads
-        self._cores = cores or CoresInUse(follows=False)
-        self._concurrent = threads.concurrent  # of the draft's thread
         self._context = cache.context
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
+        self._concurrent = (0, 0)  # threads of both models beside that one
         self._interrupted = False  # in this text: no new thread may be started
-
-    @property
-    def _threads(self) -> ThreadConfig:
-        """The threads that may be used now."""
-        return within(self._all_threads, self._cores.limit)
 
     @property
     def n_target_threads(self) -> int:
         """See Draft."""
-        return self._threads.target if self._thread is None else self._concurrent[0]
+        return self.threads.target if self._thread is None else self._concurrent[0]
 
     def begin(self, request: DraftRequest) -> None:
         """See Source. A draft that shares no device with the target starts during the target's prefill."""
@@ -75,7 +58,7 @@ class LocalDraft(QueuedDraft):
         except Exception as error:  # whatever it is, the generation continues
             self._fail(error)
             return
-        if self._all_threads.separate_devices and self.policy.schedule is Schedule.ASYNC:
+        if self.threads.separate_devices and self.policy.schedule is Schedule.ASYNC:
             self._start_thread()
 
     def _new_drafter(self, request: DraftRequest) -> Drafter:
@@ -85,7 +68,7 @@ class LocalDraft(QueuedDraft):
             metrics.vocabulary, self._n_prompt = SHARED, request.session.n_prompt
             self._cache.begin(text)
             kind = BranchingDrafter if context.n_branches else Drafter
-            return kind(context, self._queue, request.guesser, request.n_vocab, metrics, text)
+            return kind(context, self._queue, request.guesser, request.session.n_vocab, metrics, text)
         metrics.vocabulary = TRANSLATED
         text, translator = self._translation.begin(text)
         self._translated, self._n_prompt = TranslatedTarget(self._queue, translator, metrics), len(text)
@@ -119,7 +102,7 @@ class LocalDraft(QueuedDraft):
             if n := self.policy.probe_size():
                 self._ask(partial(self._probe, n))  # what it shows may change the schedule
         if self.policy.schedule is Schedule.ASYNC:
-            if self._concurrent != self._threads.concurrent:
+            if self._concurrent != self.threads.concurrent:
                 self._stop_thread()  # only the thread that decodes may change its number of threads
             self._start_thread()
         return super().propose()
@@ -162,8 +145,8 @@ class LocalDraft(QueuedDraft):
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""
         assert self._drafter is not None
-        n = self.policy.n_draft_threads
-        self._context.set_threads(min(n, self._cores.limit or n), self._threads.target)
+        n_most = max(self.threads.draft)
+        self._context.set_threads(min(self.policy.n_draft_threads, n_most), self.threads.target)
         try:
             act(self._drafter)
         except DecodeAborted:
@@ -184,11 +167,11 @@ class LocalDraft(QueuedDraft):
             assert self._drafter is not None
             if self._translated is not None:
                 self._translated.tentative = False
-            self._concurrent = self._threads.concurrent
+            self._concurrent = self.threads.concurrent
             n = self._concurrent[1]
             self._context.set_threads(n, n)
             self._queue.open()
-            self._thread = DraftThread(self._drafter, self._queue, self._all_threads.draft_cores)
+            self._thread = DraftThread(self._drafter, self._queue, self.threads.draft_cores)
             self._thread.__enter__()
 
     def _stop_thread(self) -> None:

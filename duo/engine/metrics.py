@@ -25,6 +25,7 @@ from duo.engine.statistics import (
     overlap,
     ratio,
 )
+from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 
@@ -40,6 +41,7 @@ class Metrics:
     n_prompt: int = 0
     stop: str = "error"
     draft_error: str | None = None
+    policy: Policy | None = None  # of the last draft that was used; None: it had none
 
     # The target thread's
     events: list[Event] = field(default_factory=list)

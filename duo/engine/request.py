@@ -1,4 +1,4 @@
-"""A request for a text, its options under the names of OpenAI and llama-cpp-python, and the drafts that it may use."""
+"""A request for a text, its options under the names of OpenAI and llama-cpp-python, and how its tokens are chosen."""
 
 from __future__ import annotations
 
@@ -10,26 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from duo.config import SAMPLERS, GenerationConfig
 from duo.config.option import check_names, declared, with_values
-from duo.engine.draft import Draft
-from duo.engine.generation import ConnectedDrafts
+from duo.engine.generation import Sources
 from duo.engine.metrics import Metrics
-from duo.llama.grammar import schema_grammar
-from duo.spec.policy import Policy
+from duo.errors import UsageError
+from duo.llama.grammar import Grammar, schema_grammar
+from duo.llama.model import Model
+from duo.spec.sampling import Guesser, chooser, without
 from duo.spec.types import Step
+from duo.spec.verify import Matching, Proposer, Rejection, Verifier
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from duo.config.settings import TextOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """The drafts for one request."""
-
-    local: Draft | None = None
-    remote: ConnectedDrafts | None = None
-    lookup: bool = False  # whether the text itself is a draft, too
 
 
 @dataclass(slots=True, eq=False)
@@ -41,9 +34,8 @@ class TextRequest:
     put: Callable[[Step], None]  # called with every step, on the engine's thread
     on_prompt: Callable[[int], None] = lambda _: None  # called with the number of prompt tokens decoded so far
     metrics: Metrics = field(default_factory=Metrics)
-    drafts: Drafts | None = None  # None: the engine's own
+    sources: Sources | None = None  # of candidates; None: the engine's own
     n_cached: int = 0  # prompt tokens found in the KV cache
-    policy: Policy | None = None  # of the last draft that was used
     cancelled: threading.Event = field(default_factory=threading.Event)
     end: Callable[[BaseException | None], None] = lambda _: None  # see Engine.submit()
 
@@ -74,3 +66,19 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
         "seed": secrets.randbits(32) if seed is None else seed % 2**64,
     }
     return with_values(config, given)
+
+
+def choosing(
+    target: Model, config: GenerationConfig, banned: Sequence[int] = (), n_alternatives: int = 0
+) -> tuple[Verifier, Guesser]:
+    """The target's verifier, and the draft's sampler; `banned` tokens are never chosen. Raises UsageError."""
+    sampling = config.sampling
+    for token, _ in sampling.logit_bias:
+        if not 0 <= token < target.n_vocab:
+            raise UsageError(f"logit_bias: no token {token} in a vocabulary of {target.n_vocab}", "logit_bias")
+    constraint = Grammar(target, config.grammar) if config.grammar is not None else None
+    if config.is_rejection:
+        sampling = without(sampling, banned)
+        return Rejection(sampling, constraint), Proposer(sampling)
+    sampler = chooser(sampling, banned, n_alternatives)
+    return Matching(sampler, constraint), sampler

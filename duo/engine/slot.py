@@ -1,4 +1,4 @@
-"""Slot: the contexts of a target and its draft, used for one request at a time."""
+"""Slot: the contexts of a target and its draft, and the texts that are written with them, one at a time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
+from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.contexts import (
     can_verify,
     context_size,
@@ -18,27 +20,34 @@ from duo.engine.contexts import (
     time_draft,
     warm_up,
 )
-from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
+from duo.engine.cores import ON_CPU, check_threads, follows_cores, pin, plan_threads, tuned_threads, within
 from duo.engine.decoder import Cache
+from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.free_cores import CoresInUse
-from duo.engine.generation import ConnectedDrafts
+from duo.engine.generation import ConnectedDrafts, Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
-from duo.engine.request import Drafts
+from duo.engine.request import TextRequest, choosing
+from duo.engine.text import INTERRUPTED, Ending
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.models.profiles import Profile
+from duo.spec.constants import DEFAULT
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, policy_for
 from duo.spec.schedule import Schedule, schedules_of
+from duo.spec.session import Session
 
 log = logging.getLogger("duo.engine")
 
 
 class Slot:
-    """Makes the contexts of a pair, and larger ones when a text needs them. For one thread, except interrupt()."""
+    """Makes the contexts of a pair, and larger ones when a text needs them, and writes one text at a time.
+
+    One thread calls it, except for cancel() and interrupt().
+    """
 
     def __init__(
         self,
@@ -71,8 +80,8 @@ class Slot:
         n_branches = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
         self.n_branches = n_branches if translation is None and is_async else 0
         # Without a draft, only the lookup has candidates.
-        self.alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
-        self.policy = self.new_policy(self.drafting) if draft is not None else self.alone
+        self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
+        self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
         self.policy.restore_kept(kept.get("policy"))
         n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
         if self.can_speculate and CPU in draft_on:
@@ -86,13 +95,9 @@ class Slot:
         self.target_cache: Cache | None = None
         self.draft_cache: Cache | None = None
         self._contexts: list[Context] = []
-        self._lock = threading.Lock()
-        self._is_warming = False  # the contexts; the lock protects it
-
-    @property
-    def looks_up(self) -> bool:
-        """Whether the text itself is a draft, too, if a request wants it."""
-        return self.lookup is not None
+        self._lock = threading.Lock()  # protects the two below, so that cancel() never affects the next request
+        self._request: TextRequest | None = None  # that is being written
+        self._abort: Callable[[], None] | None = None  # ends what is being computed
 
     def close(self) -> None:
         """Free the contexts."""
@@ -113,7 +118,15 @@ class Slot:
     def new_draft(self, policy: Policy) -> LocalDraft:
         """The local draft with another policy; its context must have been made by reserve()."""
         assert self.draft_cache is not None
-        return LocalDraft(self.draft_cache, policy, self.threads, self.translation, self.cores)
+        return LocalDraft(self.draft_cache, policy, self.translation)
+
+    def sources(
+        self, draft: Draft | None = None, remote: ConnectedDrafts | None = None, *, lookup: bool = False
+    ) -> Sources:
+        """What may propose candidates for a text; `lookup`: its own tokens, too. By default, the target is alone."""
+        if self.lookup is None or not lookup:
+            return Sources(Draft(), draft, remote)
+        return Sources(Draft(self._alone), draft, remote, (TextSource(self.lookup, self.drafting.n_max),))
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -145,6 +158,7 @@ class Slot:
             self.recorder.check()
         seconds = time.perf_counter() - start
         if self.remote is not None:
+            self.remote.drafting = self.drafting
             self.remote.ready(self.target, target, stop)
         self.target_cache = Cache(target, exact=self.config.exact)
         self.draft_cache = Cache(draft) if draft is not None else None
@@ -156,9 +170,7 @@ class Slot:
         self, target: Context, draft: Context | None, n_max: int, threads: ThreadConfig, stop: threading.Event | None
     ) -> None:
         """Warm up new contexts, unless `stop` is set, and measure the draft."""
-        with self._lock:
-            self._is_warming = True
-        try:
+        with self._computing(self._abort_contexts):
             if stop is not None and stop.is_set():  # once it is set, all decodes are aborted
                 return
             # Without a draft, only a text that repeats itself uses more sizes than these.
@@ -170,33 +182,94 @@ class Slot:
                 time_draft(draft, self.draft_model, threads.draft, self.policy)
                 draft.set_threads(threads.concurrent[1], threads.concurrent[1])
                 time_branches(draft, self.draft_model, self.policy)
-        finally:
-            with self._lock:
-                self._is_warming = False
-            for context in self._contexts:
-                context.resume()
-
-    def drafts(self, config: GenerationConfig) -> Drafts:
-        """The drafts for a text."""
-        if self.drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
-            return Drafts()
-        return Drafts(self.draft, None if config.is_rejection else self.remote, lookup=True)
 
     def forget(self) -> None:
         """Clear the KV caches."""
         for context in self._contexts:
             context.rollback(0)
 
-    def interrupt(self) -> None:
-        """Abort a warm-up. From any thread."""
-        with self._lock:
-            for context in self._contexts if self._is_warming else ():
-                context.abort()
-
     def attach(self, remote: ConnectedDrafts) -> None:
         """Use remote drafts from now on; makes contexts for texts of unknown length."""
         if self.remote is not remote:
             self.close()
             self.remote = remote
-        remote.limit(self.drafting, self.threads.target)
         self.reserve(0, -1)
+
+    # Texts
+
+    def write(self, request: TextRequest) -> None:
+        """Process a request until its text ends or it is cancelled.
+
+        Raises DecodeError, PromptError, MemoryLimitError, DeviceError, or UsageError for an invalid grammar.
+        """
+        request.metrics.stop = INTERRUPTED
+        if request.cancelled.is_set():
+            return
+        with self._lock:
+            self._request = request
+        try:
+            pin(self.threads.cores)
+            is_loading = not self.n_ctx  # the first contexts are part of loading
+            seconds = self.reserve(len(request.prompt), request.config.stop.n_predict, request.cancelled)
+            request.metrics.started += seconds if is_loading else 0.0
+            with self.recorder.watching():
+                self._generate(request)
+        finally:
+            with self._lock:
+                self._request = None
+
+    def _generate(self, request: TextRequest) -> None:
+        config, target, cache = request.config, self.target, self.target_cache
+        assert cache is not None
+        sources = request.sources
+        if sources is None and self.drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
+            sources = self.sources()
+        elif sources is None:
+            sources = self.sources(self.draft, None if config.is_rejection else self.remote, lookup=True)
+        banned = target.end_tokens if config.stop.ignore_eos else ()
+        verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if self.n_branches else 0)
+        request.n_cached = cache.begin(request.prompt)
+        self.cores.begin()
+        session = Session(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
+        ending = Ending(config.stop, target.piece, target.is_end)
+        text = DraftRequest(session, ending, request.metrics, guesser, config.sampling, banned, config.mode)
+        generation = Generation(
+            cache.context, text, verifier, self.threads, sources, request.on_prompt, config.n_logprobs, self.cores
+        )
+        try:
+            with self._computing(generation.interrupt):
+                generation.run(request.put, request.cancelled)
+        finally:
+            cache.end(session.accepted)
+
+    def cancel(self, request: TextRequest) -> None:
+        """End this request after the current decode, or in the middle of its prefill or warm-up. From any thread."""
+        request.cancelled.set()
+        with self._lock:
+            if self._request is request and self._abort is not None:
+                self._abort()
+
+    def interrupt(self) -> None:
+        """cancel() the request that is being written, if any, or end a warm-up without one. From any thread."""
+        with self._lock:
+            if self._request is not None:
+                self._request.cancelled.set()
+            if self._abort is not None:
+                self._abort()
+
+    @contextmanager
+    def _computing(self, abort: Callable[[], None]) -> Iterator[None]:
+        """Until the end of the `with` block, cancel() and interrupt() call `abort`, which may abort the contexts."""
+        with self._lock:
+            self._abort = abort
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._abort = None
+            for context in self._contexts:
+                context.resume()
+
+    def _abort_contexts(self) -> None:
+        for context in self._contexts:
+            context.abort()

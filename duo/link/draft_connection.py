@@ -199,7 +199,7 @@ class DraftConnection:
 
     def _offer(self, message: GuessMessage, request: DraftRequest, queue: RemoteQueue) -> bool:
         """Put a candidate into the queue. False if it is of no use."""
-        if message.token >= request.n_vocab:
+        if message.token >= request.session.n_vocab:
             raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
         guess = Guess(message.token, min(max(message.confidence, 0.0), _MAX_CONFIDENCE))
         drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6))
@@ -237,5 +237,5 @@ class DraftConnection:
             return Text(self._serial, *order)
         self._begun = current
         self._serial += 1
-        options = (request.n_vocab, n_ahead, request.sampling, list(request.banned))
+        options = (request.session.n_vocab, n_ahead, request.sampling, list(request.banned))
         return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft)

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from duo.config import DraftConfig, EngineConfig
+from duo.config import EngineConfig
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.queue import Drafted
 from duo.link.remote_queue import RemoteQueue
@@ -51,11 +51,6 @@ class RemoteDraft(QueuedDraft):
         self.waiting_since: float | None = None  # its last sign of life, while it may draft
         self.has_stalled = False  # since its last sign of life
         self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
-
-    @property
-    def n_target_threads(self) -> int:
-        """See Draft."""
-        return self._drafts.n_target_threads
 
     @property
     def is_usable(self) -> bool:
@@ -121,7 +116,6 @@ class RemoteDrafts:
     def __init__(self) -> None:
         self.drafting = EngineConfig().drafting()
         self.vocabulary: str | None = None  # of the drafts: see DraftStatistics
-        self.n_target_threads = 1  # while a remote draft is in use
         self.target: Fingerprint | None = None  # that drafts must match; None while the model is loading
         self.n_ctx = 0  # of the target's context
         self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
@@ -197,11 +191,7 @@ class RemoteDrafts:
             if not self._line:
                 self._calls.put(None)
 
-    # The target's side: see duo.engine.generation.RemoteSource
-
-    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
-        """Set the limits of drafting, and the number of threads of the target while a remote draft is in use."""
-        self.drafting, self.n_target_threads = drafting, n_target_threads
+    # The target's side: see duo.engine.generation.ConnectedDrafts
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
         """Accept drafts from now on, and call `on_ready`. Raises what it raises."""

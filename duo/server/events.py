@@ -44,7 +44,7 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
     return {
         "model": model,
         "draft": draft,
-        "lookup": slot is not None and slot.looks_up,
+        "lookup": slot is not None and slot.lookup is not None,
         "backs": [_back_state(back) for back in service.drafts.connected],
         "queue": {"running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": service.n_queue},
         "schedule": schedule,
@@ -222,10 +222,9 @@ class LiveEvents:
 
     def _look(self) -> None:
         """Send what is new; forget texts that have ended."""
-        engine = self._service.loaded
         for reader in self._readers.copy():
             has_ended = reader.request not in self._service.unfinished  # before its records are read
-            policy = reader.request.policy or (engine.policy if engine is not None else None)
+            policy = reader.request.metrics.policy
             if policy is not None:
                 self._schedule = schedule_state(policy)
             if reader.request.metrics.n_prompt:  # otherwise it waits, or was cancelled while it did

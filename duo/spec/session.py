@@ -41,7 +41,7 @@ class Session:
         self.settled = len(prompt)
         self._last = (0, -1)  # n_known and position of the last token of a remote draft
         self._late_to = 0  # positions before this one have been scored late
-        self._n_vocab = n_vocab
+        self.n_vocab = n_vocab
         self._judges_all = judges_all
         self._late: list[tuple[float, bool]] = []
         self._prepared: dict[Outcome, list[Guess]] = {}  # the tokens that continue each outcome
@@ -64,7 +64,7 @@ class Session:
         position is dropped from a remote draft; from a local one, whose tokens may be translated, it replaces the
         first and what follows.
         """
-        if not 0 <= guess.token < self._n_vocab or self._is_stale(epoch, position, n_known):
+        if not 0 <= guess.token < self.n_vocab or self._is_stale(epoch, position, n_known):
             return False
         if position < len(self.accepted):
             return self._score_late(position, guess, once=n_known is not None)
@@ -85,7 +85,7 @@ class Session:
         """
         if epoch == self.epoch - 1 and outcome == self.came_true:
             return self.offer(self.epoch, position, guess)
-        if epoch != self.epoch or outcome.position < len(self.accepted) or not 0 <= guess.token < self._n_vocab:
+        if epoch != self.epoch or outcome.position < len(self.accepted) or not 0 <= guess.token < self.n_vocab:
             return False
         guesses = self._prepared.setdefault(outcome, [])
         if position != outcome.position + 1 + len(guesses):

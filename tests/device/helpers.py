@@ -15,8 +15,8 @@ from duo.config import GenerationConfig
 from duo.diagnose import divergence
 from duo.diagnose.divergence import Comparison
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts, generation_config
-from duo.engine.request_writer import choosing
+from duo.engine.generation import Sources
+from duo.engine.request import choosing, generation_config
 from duo.engine.slot import Slot
 from duo.loading import load
 from duo.spec.policy import Decision, Policy
@@ -120,9 +120,9 @@ def config_of(kind: str, n: int = N) -> GenerationConfig:
     return generation_config(max_tokens=n, ignore_eos=True, seed=SEED, **KINDS[kind])
 
 
-def write(engine: Engine, prompt: Sequence[int], config: GenerationConfig, drafts: Drafts | None = None) -> list[int]:
-    """The tokens of the text; without `drafts`, the target writes alone."""
-    with engine.start(prompt, config, drafts=drafts or Drafts()) as stream:
+def write(engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Sources | None = None) -> list[int]:
+    """The tokens of the text; without `sources`, the target writes alone."""
+    with engine.start(prompt, config, sources=sources or engine.slot.sources()) as stream:
         tokens = [token for step in stream for token in step.tokens]
     assert stream.request.metrics.draft_error is None
     return tokens
@@ -141,11 +141,11 @@ def assert_as_alone(engine: Engine, found: Comparison) -> None:
 
 
 def assert_as_on_cpu(
-    cpu: Engine, device: Engine, kind: str, prompt: str = PROMPT, n: int = N, drafts: Drafts | None = None
+    cpu: Engine, device: Engine, kind: str, prompt: str = PROMPT, n: int = N, sources: Sources | None = None
 ) -> None:
     """Assert that both targets write the same text, or that their logits explain the difference."""
     config, tokens = config_of(kind, n), cpu.tokenize(prompt)
-    texts = [write(cpu, tokens, config), write(device, tokens, config, drafts)]
+    texts = [write(cpu, tokens, config), write(device, tokens, config, sources)]
     n_same = common_prefix(*texts)
     if n_same == len(texts[0]) == len(texts[1]):
         return

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts
 from duo.llama.devices import gpus
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
@@ -133,8 +132,8 @@ def test_the_demo_pair_writes_what_it_writes_on_the_cpu(demo_pair: tuple[Path, P
     with opened(demo_pair) as cpu:
         for layers in PLACES.values():
             with opened(demo_pair, *layers) as engine:
-                drafts = Drafts(engine.slot.new_draft(Eager(4, 8, Schedule.SYNC)))
-                assert_as_on_cpu(cpu, engine, "greedy", "a b c d e", drafts=drafts)
+                sources = engine.slot.sources(engine.slot.new_draft(Eager(4, 8, Schedule.SYNC)))
+                assert_as_on_cpu(cpu, engine, "greedy", "a b c d e", sources=sources)
                 statistics = engine.statistics
                 assert statistics is not None
                 assert statistics.draft is not None

@@ -123,11 +123,11 @@ def write(case: Case) -> tuple[list[int], int]:
     ending = Ending(StopConfig(n_tokens), lambda _: b"", lambda _: False)
     target, policy, metrics = TableContext(TARGET), make_policy(case), Metrics()
     session = Session(PROMPT, N_VOCAB, judges_all=not is_rejection)
-    request = DraftRequest(session, ending, metrics, N_VOCAB, guesser, config, mode=case.verify)
+    request = DraftRequest(session, ending, metrics, guesser, config, mode=case.verify)
     local: LocalDraft | None = None
     if case.draft in DRAFTS:
         cache = Cache(TableContext(DRAFTS[case.draft], case.branches))
-        local = (LocalDraft if case.threads else Unthreaded)(cache, policy, THREADS)
+        local = (LocalDraft if case.threads else Unthreaded)(cache, policy)
     if isinstance(local, Unthreaded):
         drafting, dice = local, random.Random(5)
 
@@ -138,7 +138,7 @@ def write(case: Case) -> tuple[list[int], int]:
 
         target.during = draft_some
     alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
-    sources = Sources(Draft(THREADS.target, alone), local, others=(TextSource(Lookup(), 4),) if case.lookup else ())
+    sources = Sources(Draft(alone), local, others=(TextSource(Lookup(), 4),) if case.lookup else ())
     tokens: list[int] = []
     Generation(target, request, verifier, THREADS, sources).run(
         lambda step: tokens.extend(step.tokens), threading.Event()

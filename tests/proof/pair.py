@@ -79,7 +79,6 @@ class Pair:
             Session(self.prompt, n_vocab),
             Ending(StopConfig(self.n), self.model.piece, self.model.is_end),
             self.metrics,
-            n_vocab,
             sampler,
             self.sampling,
             mode="greedy" if self.sampling.is_plain else "coupled",
@@ -88,10 +87,10 @@ class Pair:
         if draft is not None:
             cache = Cache(draft)
             cache.end(self.prompt)  # as much of it as is there
-            local = LocalDraft(cache, policy, threads)
+            local = LocalDraft(cache, policy)
         target = self.target if before is None else Before(self.target, before)
         generation = Generation(
-            target, request, Matching(sampler), threads, Sources(Draft(threads.target), local), n_logprobs=N_LOGPROBS
+            target, request, Matching(sampler), threads, Sources(Draft(), local), n_logprobs=N_LOGPROBS
         )
         with background(generation.run, "test") as running:  # a thread of its own: its OpenMP threads end with it
             steps = list(running)

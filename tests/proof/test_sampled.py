@@ -13,8 +13,7 @@ import pytest
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, SamplingConfig, StopConfig
 from duo.engine.decoder import decode_all
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts
-from duo.engine.request_writer import choosing
+from duo.engine.request import choosing
 from duo.engine.slot import Slot
 from duo.llama.model import Model
 from duo.spec.sampling import Chain
@@ -68,8 +67,9 @@ class Drawing:
 
     def by_engine(self, seed: int) -> int:
         """Written by the engine, with a candidate of the draft."""
-        drafts = Drafts(self.engine.slot.new_draft(Eager(1, 1, Schedule.SYNC)))
-        with self.engine.start(self.prompt, self.seeded(seed), drafts=drafts) as stream:
+        slot = self.engine.slot
+        sources = slot.sources(slot.new_draft(Eager(1, 1, Schedule.SYNC)))
+        with self.engine.start(self.prompt, self.seeded(seed), sources=sources) as stream:
             token = next(stream).tokens[0]
         assert stream.request.metrics.steps[0].n_candidates == (stream.request.n_cached > 0)
         return token

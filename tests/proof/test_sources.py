@@ -10,7 +10,8 @@ import pytest
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts, generation_config
+from duo.engine.generation import Sources
+from duo.engine.request import generation_config
 from duo.engine.slot import Slot
 from duo.engine.translated import Translation
 from duo.llama.model import Model
@@ -29,10 +30,10 @@ def target(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
         yield model
 
 
-def write(engine: Engine, i: int, prompt: list[int], drafts: Drafts, n: int) -> tuple[list[int], int]:
+def write(engine: Engine, i: int, prompt: list[int], sources: Sources, n: int) -> tuple[list[int], int]:
     """The `n` tokens of a text, and how many candidates were accepted."""
     config = generation_config(max_tokens=n, temperature=TEMPERATURES[i % 3], seed=i)
-    with engine.start(prompt, config, drafts=drafts) as stream:
+    with engine.start(prompt, config, sources=sources) as stream:
         tokens = [token for step in stream for token in step.tokens]
     assert stream.request.metrics.draft_error is None
     return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)
@@ -46,7 +47,9 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
         for i, text in enumerate(SCRIPTS):
             tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
             prompt = tokens + tokens[: len(tokens) // 4]
-            (plain, _), (found, n) = (write(engine, i, prompt, Drafts(lookup=on), 12) for on in (False, True))
+            (plain, _), (found, n) = (
+                write(engine, i, prompt, engine.slot.sources(lookup=on), 12) for on in (False, True)
+            )
             assert found == plain, text
             n_accepted += n
     assert n_accepted > len(SCRIPTS)
@@ -56,7 +59,7 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
 def plain(target: Model) -> list[list[int]]:
     """What the target writes alone."""
     with Engine(Slot(target, None, CONFIG)) as engine:
-        return [write(engine, i, engine.tokenize(text), Drafts(), 8)[0] for i, text in enumerate(SCRIPTS)]
+        return [write(engine, i, engine.tokenize(text), engine.slot.sources(), 8)[0] for i, text in enumerate(SCRIPTS)]
 
 
 @pytest.mark.parametrize("kind", ["good", "useless"])
@@ -73,8 +76,8 @@ def test_the_text_is_the_same_with_another_vocabulary(
         engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(plain):
             policy = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
-            drafts = Drafts(engine.slot.new_draft(policy))
-            found, n = write(engine, i, engine.tokenize(SCRIPTS[i]), drafts, 8)
+            sources = engine.slot.sources(engine.slot.new_draft(policy))
+            found, n = write(engine, i, engine.tokenize(SCRIPTS[i]), sources, 8)
             assert found == text, (SCRIPTS[i], policy.schedule)
             n_accepted += n
     assert kind != "good" or n_accepted > sum(map(len, plain)) / 10

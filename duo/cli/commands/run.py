@@ -25,7 +25,7 @@ from duo.diagnose.trace import TraceFile
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
-from duo.engine.request import Drafts, TextRequest
+from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
@@ -175,7 +175,7 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
 
     def again() -> Stream:
         engine.call(Slot.forget)  # the prompt in one batch, as before: near-ties fall the same way
-        return engine.start(request.prompt, config, drafts=Drafts())
+        return engine.start(request.prompt, config, sources=engine.slot.sources())
 
     with _stoppable(again) as (stream, interrupt), suppress(DuoError):
         alone = stream.completion()

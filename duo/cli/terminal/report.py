@@ -47,7 +47,7 @@ class RunStatistics:
     def of(cls, slot: Slot, stream: Stream) -> RunStatistics:
         """Those of a text that `slot` has just written."""
         cores, draft = slot.cores, slot.draft_model
-        policy = stream.request.policy or (slot.policy if slot.draft is not None else None)
+        policy = stream.request.metrics.policy or (slot.policy if slot.draft is not None else None)
         return cls(
             stream.statistics,
             stream.request.config,

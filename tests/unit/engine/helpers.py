@@ -62,7 +62,7 @@ def make_request(
     session = Session(prompt, N_VOCAB)
     metrics = Metrics() if metrics is None else metrics
     guesser = Greedy(n_alternatives=len(RANKS))
-    return DraftRequest(session, ending or make_ending(), metrics, N_VOCAB, guesser, SamplingConfig(), mode="greedy")
+    return DraftRequest(session, ending or make_ending(), metrics, guesser, SamplingConfig(), mode="greedy")
 
 
 def as_far_as(n_ahead: int) -> Lookahead:
@@ -114,12 +114,14 @@ class Unthreaded(LocalDraft):
     def _start_thread(self) -> None:
         if self._thread is None:
             self._queue.open()
+            self._concurrent = self.threads.concurrent
             self._thread = NoThread(self.drafter, self._queue).__enter__()
 
 
 def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock | None = None) -> Unthreaded:
     """A draft that takes part in a text after PROMPT."""
-    made = Unthreaded(Cache(draft), policy or Eager(4, 6), THREADS)
+    made = Unthreaded(Cache(draft), policy or Eager(4, 6))
+    made.threads = THREADS
     made.begin(make_request(metrics=Metrics(clock or WatchedClock())))
     return made
 
@@ -160,9 +162,9 @@ class Writing(Generation):
         n_logprobs: int | None = None,
     ) -> None:
         if isinstance(draft, FakeContext):
-            draft = LocalDraft(Cache(draft), policy or Eager(4, 6), threads, cores=cores)
+            draft = LocalDraft(Cache(draft), policy or Eager(4, 6))
         self.metrics, self.local = Metrics(), draft
-        request, sources = make_request(ending, prompt, self.metrics), Sources(Draft(threads.target), draft, remote)
+        request, sources = make_request(ending, prompt, self.metrics), Sources(Draft(), draft, remote)
         super().__init__(
             target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0)
         )

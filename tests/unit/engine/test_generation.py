@@ -152,4 +152,4 @@ def test_the_targets_threads_are_within_the_free_cores() -> None:
     target = FakeContext()
     generation = Writing(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
     assert run(generation) == TEXT[:8]
-    assert target.teams == [0, 6, 3, 3, 1, 6, 6, 6], "0: the prompt, with those that the context was made with"
+    assert target.teams == [8, 6, 3, 3, 1, 6, 6, 6], "8: the prompt"

@@ -15,7 +15,7 @@ from duo.errors import DecodeAborted, DecodeError
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
-from tests.fakes import THREADS, Eager, FakeContext, Preparing, Scripted, next_token, text_after
+from tests.fakes import Eager, FakeContext, Preparing, Scripted, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
 
 N = 30
@@ -45,7 +45,7 @@ MANY = settings(max_examples=3 * settings().max_examples)
 
 def writing(target: FakeContext, draft: FakeContext, policy: Policy) -> tuple[Writing, Unthreaded]:
     """The target's side, and the draft's, to be moved by hand."""
-    local = Unthreaded(Cache(draft), policy, THREADS)
+    local = Unthreaded(Cache(draft), policy)
     return Writing(target, local, make_ending(N)), local
 
 

@@ -17,7 +17,7 @@ from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.translation import Translator
 from duo.spec.types import Guess
-from tests.fakes import N_VOCAB, THREADS, FakeContext, Scripted, text_after
+from tests.fakes import N_VOCAB, FakeContext, Scripted, text_after
 from tests.tokenizers import Words
 from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
 
@@ -57,7 +57,7 @@ def test_the_schedule_changes_at_any_step(
     n_ctx: int, moves: list[int], script: list[Schedule], probes: list[bool]
 ) -> None:
     numbers, context = iter(moves), FakeContext(mostly_right, n_ctx=n_ctx, n_vocab=DRAFT.n_vocab)
-    draft = Unthreaded(Cache(context), Scripted(4, 6, iter(script), iter(probes)), THREADS, ToyTranslation())
+    draft = Unthreaded(Cache(context), Scripted(4, 6, iter(script), iter(probes)), ToyTranslation())
 
     def move() -> None:
         for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):

@@ -74,7 +74,7 @@ async def polls(n: int = 2) -> None:
 
 
 async def test_the_state_and_a_text_from_its_beginning_to_its_end(lead: Lead, slot: ScriptedSlot) -> None:
-    slot.looks_up = True
+    slot.lookup = True
 
     subscription = await Subscription(lead).begun()
     assert subscription.all[0][0] == "state"

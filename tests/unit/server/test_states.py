@@ -33,7 +33,7 @@ def test_the_state_of_a_lead() -> None:
     assert found == {
         "model": {"name": "mine", "description": "scripted 12K F16", "n_ctx": N_CTX, "size": 67890},
         "draft": None,
-        "lookup": slot.looks_up,
+        "lookup": slot.lookup is not None,
         "backs": [
             {"id": 1, "name": "b1 at c", "model": "b", "in_use": True, "round_trip_ms": 12.5, "verified": 9,
              "accepted": 7},
