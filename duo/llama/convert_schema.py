@@ -4,7 +4,7 @@ llama-cpp-python's converter repeats what a schema repeats before anything can b
 minute and gigabytes. Here, time, memory and output are limited. Only the standard library is imported: it is started
 for every new schema. Of an array, the rules of the first schema begin with `s0-`, those of the second with `s1-`.
 
-Arguments: the path of llama_cpp/llama_grammar.py, and `several` for an array. Exit status 1: standard output has the
+Arguments: the folder of llama_cpp, whose import takes too long, and `several` for an array. Exit status 1: standard output has the
 reason. A signal: the CPU time was used up.
 """
 
@@ -16,10 +16,10 @@ import resource
 import signal
 import sys
 from contextlib import suppress
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib import import_module
 
 MAX_S = 1.0  # CPU time
+HUNG_S = 60.0  # after which the process is not waited for, whatever the machine is doing
 MAX_GRAMMAR = 2**18  # bytes
 _MAX_MEMORY = 2**28
 # The converter allows line ends and other control characters in strings, as JSON does not.
@@ -29,20 +29,19 @@ _LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[\d,]*\
 
 def main() -> None:
     """Convert, as the arguments say; exits with a reason if the schema cannot be converted."""
-    converter, *several = sys.argv[1:]
+    folder, *several = sys.argv[1:]
     with suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY,) * 2)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, MAX_S)
-    loader = SourceFileLoader("llama_grammar", converter)
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
+    sys.path.insert(0, folder)
+    convert = import_module("llama_grammar").json_schema_to_gbnf
     try:
         schema = json.loads(sys.stdin.buffer.read().decode())
-        grammars = [module.json_schema_to_gbnf(json.dumps(one)) for one in (schema if several else [schema])]
-        text = "\n".join(renamed(one, f"s{i}-") if several else one for i, one in enumerate(grammars))
+        if several:
+            text = "\n".join(renamed(convert(json.dumps(one)), f"s{i}-") for i, one in enumerate(schema))
+        else:
+            text = convert(json.dumps(schema))
         grammar = text.replace(_CHARACTER, _NO_CONTROL).encode()
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         refuse(f"is not valid JSON: {error}")

@@ -5,29 +5,27 @@ from __future__ import annotations
 import functools
 import signal
 import subprocess
-from weakref import WeakKeyDictionary
+import weakref
 
-import llama_cpp.llama_grammar
+import llama_cpp
 import numpy as np
 
-from duo.errors import BusyError, DuoError, GrammarError, UsageError
+from duo.errors import BusyError, GrammarError, UsageError
 from duo.llama import child
 from duo.llama.context import Logits
-from duo.llama.convert_schema import MAX_GRAMMAR, MAX_S
+from duo.llama.convert_schema import HUNG_S, MAX_GRAMMAR, MAX_S
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, PARSE, GrammarProcess
-from duo.llama.handle import Handle
 from duo.llama.model import Model
 
 MAX_SCHEMA = 2**16  # bytes
-_HUNG_S = 60.0  # whatever the machine is doing
 
-_idle: WeakKeyDictionary[Model, GrammarProcess] = WeakKeyDictionary()
+_idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDictionary()
 
 
-class Grammar(Handle):
+class Grammar:
     """A grammar and its state after the text so far. Used by one thread at a time.
 
-    All methods raise UsageError if llama.cpp would need too much time or memory.
+    All methods raise UsageError if llama.cpp would need too much time or memory, and ClosedError without the model.
     """
 
     def __init__(self, model: Model, text: str) -> None:
@@ -36,25 +34,21 @@ class Grammar(Handle):
         process = _idle.pop(model, None)
         if process is None or process.has_ended:
             process = GrammarProcess(model)
-        super().__init__(process, functools.partial(_release, model), parent=model)
-        try:
-            if process.ask(PARSE, data) == b"\0":
-                said = (
-                    line.removeprefix("parse: ") for line in process.lines() if "grammar" in line or "parse" in line
-                )
-                # What follows the first line is the rest of the grammar.
-                raise UsageError(f"the grammar is invalid: {next(said, 'llama.cpp gives no reason')[:300]}")
-        except DuoError:
-            self.close()
-            raise
+        self._process = process
+        release = weakref.finalize(self, _release, model, process)
+        if process.ask(PARSE, data) == b"\0":
+            said = (line.removeprefix("parse: ") for line in process.lines() if "grammar" in line or "parse" in line)
+            release()
+            # What follows the first line is the rest of the grammar.
+            raise UsageError(f"the grammar is invalid: {next(said, 'llama.cpp gives no reason')[:300]}")
 
     def allows(self, token: int) -> bool:
         """Whether the text may continue with `token`."""
-        return bool(self.pointer.ask(ALLOWS, b"%d" % token) == b"\1")
+        return self._process.ask(ALLOWS, b"%d" % token) == b"\1"
 
     def mask(self, logits: Logits) -> Logits:
         """A copy of logits `[n_vocab]` with -inf for what is not allowed. Raises GrammarError if nothing is."""
-        bits = np.frombuffer(self.pointer.ask(MASK), np.uint8)
+        bits = np.frombuffer(self._process.ask(MASK), np.uint8)
         masked = np.where(np.unpackbits(bits, count=len(logits)).view(np.bool_), logits, np.float32(-np.inf))
         if masked.max() == -np.inf:
             raise GrammarError("the grammar allows no token")
@@ -62,7 +56,7 @@ class Grammar(Handle):
 
     def accept(self, token: int) -> None:
         """Advance by `token`, which must be allowed. Does not wait."""
-        self.pointer.ask(ACCEPT, b"%d" % token)
+        self._process.ask(ACCEPT, b"%d" % token)
 
 
 def _release(model: Model, process: GrammarProcess) -> None:
@@ -84,6 +78,7 @@ def checked(grammar: str) -> bytes:
     return data
 
 
+@functools.lru_cache(maxsize=16)
 def schema_grammar(schema: str, name: str, *, several: bool = False) -> str:
     """The grammar of the JSON that matches a schema, called `name` in messages. Raises UsageError; blocks for seconds.
 
@@ -92,15 +87,10 @@ def schema_grammar(schema: str, name: str, *, several: bool = False) -> str:
     data = schema.encode("utf-8", "replace")
     if len(data) > MAX_SCHEMA:
         raise UsageError(f"{name} has more than {MAX_SCHEMA} bytes", name)
-    return _converted(data, name, *(["several"] if several else []))
-
-
-@functools.lru_cache(maxsize=16)
-def _converted(schema: bytes, name: str, *options: str) -> str:
-    command = child.call("duo.llama.convert_schema", llama_cpp.llama_grammar.__file__, *options)
+    command = child.call("duo.llama.convert_schema", llama_cpp.__path__[0], *["several"] * several)
     try:
         done = subprocess.run(
-            command, input=schema, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_HUNG_S, check=False
+            command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=HUNG_S, check=False
         )
     except OSError as error:
         raise BusyError(f"the process that converts a JSON schema cannot be started: {error.strerror}") from None

@@ -30,17 +30,16 @@ import numpy.typing as npt
 from duo.config import ModelConfig
 from duo.errors import BusyError, DuoError, ModelError, UsageError
 from duo.llama import child
+from duo.llama.convert_schema import HUNG_S, MAX_S
 from duo.llama.handle import Handle
 from duo.llama.model import Model
 
-MAX_S = 1.0  # CPU time of a call; for all tokens, of a vocabulary of _USUAL
-_USUAL = 2**15  # tokens
-MAX_MEMORY = 2**29  # beyond the vocabulary
-_HUNG_S = 60.0  # for a call, whatever the machine is doing
+_USUAL = 2**15  # tokens of a vocabulary; for all tokens of a larger one, more than MAX_S
+_MAX_MEMORY = 2**29  # beyond the vocabulary
 
 # Requests. Followed by a grammar: b"\1" if it is valid. By a token: b"\1" if it is allowed; no answer. By nothing: a
-# bit for each token.
-PARSE, ALLOWS, ACCEPT, MASK = b"g", b"?", b"+", b"*"
+# bit for each token; nothing, when the vocabulary is loaded.
+PARSE, ALLOWS, ACCEPT, MASK, _READY = b"g", b"?", b"+", b"*", b"r"
 
 # Nothing is computed on a GPU, and one would only take time and address space. GGML_NO_BACKTRACE: abort at once.
 _ENVIRONMENT = {
@@ -72,34 +71,31 @@ class GrammarProcess(Handle):
             # Idle, it must not keep the model alive, but close before it.
             super().__init__(process, functools.partial(_end, self._connection, self._log))
             model._children.add(self)
-        self._is_ready = False
-        self.ask()
-        self._is_ready = True
+        self.ask(_READY)
 
     @property
     def has_ended(self) -> bool:
         """Whether it was closed, or has ended by itself."""
         return self.closed or self.pointer.poll() is not None
 
-    def ask(self, kind: bytes = b"", data: bytes = b"") -> bytes:
-        """The answer to a request; without one, that the process is ready. Raises UsageError at a limit."""
+    def ask(self, kind: bytes, data: bytes = b"") -> bytes:
+        """The answer to a request. Raises UsageError at a limit."""
         with self.use() as process:
             try:
-                if kind:
-                    self._connection.send_bytes(kind + data)
+                self._connection.send_bytes(kind + data)
                 if kind == ACCEPT:
                     return b""
-                if not self._connection.poll(_HUNG_S):
+                if not self._connection.poll(HUNG_S):
                     process.kill()
                 return self._connection.recv_bytes()
             except (EOFError, OSError):
                 status = process.wait()
         last = (self.lines() or [f"exit status {status}"])[-1]
         self.close()
-        if not self._is_ready:
+        if kind == _READY:
             raise ModelError(f"the process that applies the grammar failed: {last}")
         if status < 0:
-            limits = f"{MAX_S:g} s or {MAX_MEMORY >> 20} MB for one token"
+            limits = f"{MAX_S:g} s or {_MAX_MEMORY >> 20} MB for one token"
             raise UsageError(f"the grammar is too complex: llama.cpp needs more than {limits}, or fails")
         raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
 
@@ -135,14 +131,13 @@ def main() -> None:
         sys.exit(str(error))
     with suppress(OSError, ValueError):  # Linux only
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = n_pages * resource.getpagesize() + MAX_MEMORY
+        most = n_pages * resource.getpagesize() + _MAX_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with suppress(EOFError, OSError):
         _serve(model, Connection(0))
 
 
 def _serve(model: Model, connection: Connection) -> None:
-    connection.send_bytes(b"\1")  # from now on, the end of this process is the grammar's fault
     grammar = None
     one = np.zeros(1, _TOKEN)
     everything = np.zeros(model.n_vocab, _TOKEN)
@@ -162,8 +157,10 @@ def _serve(model: Model, connection: Connection) -> None:
             connection.send_bytes(bytes(_allowed(grammar, one)))
         elif kind == ACCEPT:
             llama_cpp.llama_sampler_accept(grammar, int(data))
-        else:
+        elif kind == MASK:
             connection.send_bytes(bytes(np.packbits(_allowed(grammar, everything))))
+        else:
+            connection.send_bytes(b"")
 
 
 def _allowed(grammar: Any, tokens: Tokens) -> npt.NDArray[np.bool_]:

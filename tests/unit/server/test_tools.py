@@ -76,13 +76,13 @@ def rest(model: Model) -> Rest:
     def apply(grammar: str, text: str, *, tags: bool = True) -> str:
         data = text.encode()
         pieces = re.findall(rb"</?tool_call>|</?think>|<<|." if tags else b".", data, re.DOTALL)
-        with closing(Grammar(model, grammar)) as applied:
-            for i, piece in enumerate(pieces):
-                token = SPELT.get(piece, FIRST_BYTE + piece[0])
-                if not applied.allows(token):
-                    return b"".join(pieces[i:]).decode("utf-8", "replace")
-                applied.accept(token)
-            return "" if applied.allows(model.eos) else "|"
+        applied = Grammar(model, grammar)
+        for i, piece in enumerate(pieces):
+            token = SPELT.get(piece, FIRST_BYTE + piece[0])
+            if not applied.allows(token):
+                return b"".join(pieces[i:]).decode("utf-8", "replace")
+            applied.accept(token)
+        return "" if applied.allows(model.eos) else "|"
 
     return apply
 
