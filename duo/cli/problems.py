@@ -125,7 +125,7 @@ def _others(here: Installation) -> Iterator[Problem]:
 def _driver(here: Installation, what: str) -> Problem:
     """A build for GPUs that finds none, for no reason that is known here."""
     backends = here.build.gpu_backends
-    names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend].variables)
+    names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend])
     if tried := [name for name in names if name in here.environment]:
         what += f", also without {_values(here.environment, tried)}"
     what += "".join(f'. llama.cpp says: "{line}"' for line in here.build.messages[:1])

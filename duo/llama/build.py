@@ -6,45 +6,34 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 CPU = "CPU"  # the name of the device that is no device: the host
 
-
-@dataclass(frozen=True, slots=True)
-class GpuBackend:
-    """One back end."""
-
-    library: str  # its file beside libggml is libggml-<library>.so (or .dylib)
-    variables: tuple[str, ...] = ()  # read by llama.cpp, the driver or its loader; each can hide all devices
-
-
-_CUDA = "CUDA_VISIBLE_DEVICES"  # AMD's HIP reads it too
-# By llama.cpp's names. GGML_CUDA_DEVICES is missing: it can only add devices.
+# The back ends for GPUs, by llama.cpp's names, and the variables that llama.cpp, the driver or its loader reads: each
+# can hide all devices. GGML_CUDA_DEVICES is missing: it can only add devices. AMD's HIP reads CUDA's.
 GPU_BACKENDS = {
-    "CUDA": GpuBackend("cuda", (_CUDA,)),
-    "ROCm": GpuBackend("hip", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", _CUDA)),
-    "MTL": GpuBackend("metal", ("GGML_METAL_DEVICES",)),
-    "Vulkan": GpuBackend(
-        "vulkan",
-        (
-            *("GGML_VK_VISIBLE_DEVICES", "GGML_DISABLE_VULKAN", "VK_DRIVER_FILES", "VK_ICD_FILENAMES"),
-            *("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE"),
-        ),
+    "CUDA": ("CUDA_VISIBLE_DEVICES",),
+    "ROCm": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"),
+    "MTL": ("GGML_METAL_DEVICES",),
+    "Vulkan": (
+        *("GGML_VK_VISIBLE_DEVICES", "GGML_DISABLE_VULKAN", "VK_DRIVER_FILES", "VK_ICD_FILENAMES"),
+        *("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE"),
     ),
-    "SYCL": GpuBackend("sycl", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK")),
-    "OpenCL": GpuBackend("opencl", ("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE")),
-    "MUSA": GpuBackend("musa", ("MUSA_VISIBLE_DEVICES",)),
-    "CANN": GpuBackend("cann", ("ASCEND_RT_VISIBLE_DEVICES",)),
+    "SYCL": ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
+    "OpenCL": ("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE"),
+    "MUSA": ("MUSA_VISIBLE_DEVICES",),
+    "CANN": ("ASCEND_RT_VISIBLE_DEVICES",),
 }
+# A back end's file beside libggml is libggml-<library>.so (or .dylib): its name in lower case, but for these.
+LIBRARIES = {"ROCm": "hip", "MTL": "metal"}
 
 
 def hiding_variables(backends: Iterable[str] = GPU_BACKENDS) -> dict[str, str]:
     """The variables that are set and can hide devices from these back ends (a variable may be set and empty)."""
-    names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend].variables)
+    names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend])
     return {name: os.environ[name] for name in names if name in os.environ}
 
 

@@ -4,8 +4,8 @@ llama-cpp-python's converter repeats what a schema repeats before anything can b
 minute and gigabytes. Here, time, memory and output are limited. Only the standard library is imported: it is started
 for every new schema. Of an array, the rules of the first schema begin with `s0-`, those of the second with `s1-`.
 
-Arguments: the folder of llama_cpp, whose import takes too long, and `several` for an array. Exit status 1: standard output has the
-reason. A signal: the CPU time was used up.
+Arguments: the folder of llama_cpp, whose import takes too long, and `several` for an array. Exit status 1: standard
+output has the reason. A signal: the CPU time was used up.
 """
 
 from __future__ import annotations

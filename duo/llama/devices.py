@@ -19,7 +19,7 @@ from typing import Any
 from duo.config import ModelConfig, split_endpoint
 from duo.errors import DeviceError, UsageError
 from duo.llama import library
-from duo.llama.build import CPU, GPU_BACKENDS
+from duo.llama.build import CPU, GPU_BACKENDS, LIBRARIES
 from duo.llama.lifeline import lifeline
 
 # ggml-backend.h, enum ggml_backend_dev_type
@@ -75,25 +75,21 @@ def ggml() -> ctypes.CDLL:
 
 def list_devices() -> list[Device]:
     """All devices in llama.cpp's order, including those of added RPC servers."""
-    lib = ggml()
-    return list(map(_device, map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))))
-
-
-def _device(pointer: int) -> Device:
-    lib = ggml()
-    name, description = lib.ggml_backend_dev_name(pointer), lib.ggml_backend_dev_description(pointer)
-    # An RPC device reports itself as a GPU, whatever it is.
-    is_rpc = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(pointer)) == RPC.encode()
-    kind = RPC if is_rpc else _KINDS[lib.ggml_backend_dev_type(pointer)]
-    return Device(name.decode(), description.decode(), kind, pointer)
+    lib, found = ggml(), []
+    for pointer in map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count())):
+        name, description = lib.ggml_backend_dev_name(pointer), lib.ggml_backend_dev_description(pointer)
+        # An RPC device reports itself as a GPU, whatever it is.
+        is_rpc = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(pointer)) == RPC.encode()
+        kind = RPC if is_rpc else _KINDS[lib.ggml_backend_dev_type(pointer)]
+        found.append(Device(name.decode(), description.decode(), kind, pointer))
+    return found
 
 
 def list_backends() -> list[str]:
     """llama.cpp's names for the back ends of this build: CPU, RPC, CUDA, ROCm, MTL (Metal), Vulkan …"""
     lib = ggml()
-    return [
-        lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(i)).decode() for i in range(lib.ggml_backend_reg_count())
-    ]
+    registries = map(lib.ggml_backend_reg_get, range(lib.ggml_backend_reg_count()))
+    return [lib.ggml_backend_reg_name(registry).decode() for registry in registries]
 
 
 def built_gpu_backends() -> list[str]:
@@ -101,8 +97,8 @@ def built_gpu_backends() -> list[str]:
     started, folder = list_backends(), Path(ggml()._name).parent
     return [
         name
-        for name, backend in GPU_BACKENDS.items()
-        if name in started or any(folder.glob(f"libggml-{backend.library}.*"))
+        for name in GPU_BACKENDS
+        if name in started or any(folder.glob(f"libggml-{LIBRARIES.get(name, name.lower())}.*"))
     ]
 
 
@@ -140,19 +136,23 @@ def add_server(server: str, timeout_s: float) -> list[Device]:
 
     From now on, the process ends if a call to it is silent for `timeout_s` seconds: see duo.llama.lifeline.
     """
-    if not _served(server):
+
+    def served() -> list[Device]:
+        return [device for device in list_devices() if device.kind == RPC and device.description == server]
+
+    if not served():
         function = _function(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
-        probe(server, min(_PROBE_S, timeout_s))
+        _probe(server, min(_PROBE_S, timeout_s))
         lifeline.watch(server, timeout_s)
         with lifeline:
             registry = function(server.encode())
         if not registry:
             raise DeviceError(f"the RPC server {server} has no devices")
         ggml().ggml_backend_register(registry)
-    return _served(server)
+    return served()
 
 
-def probe(server: str, timeout_s: float) -> None:
+def _probe(server: str, timeout_s: float) -> None:
     """Ask a server for its version: without one llama.cpp would abort or block forever. Raises DeviceError."""
     answer = b""
     try:
@@ -186,10 +186,6 @@ def servable_devices(names: Sequence[str] | None) -> list[Device]:
     if names is not None:
         return find_devices(names, cpu=True)
     return gpus() or [device for device in list_devices() if device.kind == CPU]
-
-
-def _served(server: str) -> list[Device]:
-    return [device for device in list_devices() if device.kind == RPC and device.description == server]
 
 
 def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:

@@ -37,11 +37,10 @@ class Fingerprint:
         for some in (texts[_FIRST:n_common], *([text] for text in texts[n_common:])):
             digest.update(b"".join(len(text).to_bytes(4, "little") + text for text in some))
             hashes.append(digest.digest())
-        return replace(cls.without_texts(model), hashes=tuple(hashes))
+        return replace(cls._without_texts(model), hashes=tuple(hashes))
 
     @classmethod
-    def without_texts(cls, model: Vocabulary) -> Fingerprint:
-        """The same without hashes."""
+    def _without_texts(cls, model: Vocabulary) -> Fingerprint:
         bos, eos = model.bos if model.adds_bos else -1, model.eos if model.adds_eos else -1
         return cls(model.vocab_type, model.n_vocab, bos, eos)
 
@@ -64,7 +63,7 @@ class Fingerprint:
 
 def vocabulary_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
     """The first difference that prevents `draft` from drafting for `target`; None if the vocabularies match."""
-    difference = Fingerprint.without_texts(target).difference(Fingerprint.without_texts(draft))
+    difference = Fingerprint._without_texts(target).difference(Fingerprint._without_texts(draft))
     return difference or text_difference(target.token_texts(), draft.token_texts())
 
 
@@ -79,8 +78,6 @@ def text_difference(target: Iterable[bytes], draft: Iterable[bytes]) -> str | No
 
 def fingerprint_difference(target: Fingerprint, draft: Fingerprint) -> str | None:
     """Like vocabulary_difference, from fingerprints."""
-    if difference := target.difference(draft):
-        return difference
     n = min(target.n_vocab, draft.n_vocab)
-    theirs = draft.hash_of(n)
-    return None if theirs is not None and theirs == target.hash_of(n) else "tokens of the vocabularies differ"
+    is_same = target.hash_of(n) == draft.hash_of(n) is not None
+    return target.difference(draft) or (None if is_same else "tokens of the vocabularies differ")

@@ -95,17 +95,17 @@ class Head:
 
     def text(self, key: str) -> str:
         """The text of `key`; empty if there is no such key, or something else."""
-        value = self._single(key)
-        return _decoded(value) if isinstance(value, bytes) else ""
+        match self.values.get(key):
+            case [bytes() as text]:
+                return _decoded(text)
+        return ""
 
     def integer(self, key: str) -> int | None:
         """The integer or the truth value of `key`; None if there is no such key, or something else."""
-        value = self._single(key)
-        return None if isinstance(value, bytes) else value
-
-    def _single(self, key: str) -> int | bytes | None:
-        values = self.values.get(key, ())
-        return values[0] if len(values) == 1 else None
+        match self.values.get(key):
+            case [int() as value]:
+                return value
+        return None
 
 
 def _decoded(text: bytes) -> str:

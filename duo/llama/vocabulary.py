@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import llama_cpp
 
@@ -26,8 +26,6 @@ _PAGE = 65_536  # a multiple of every system's
 _SPECIAL = (
     llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 )
-
-T = TypeVar("T")
 
 _stack_size = threading.Lock()  # a setting of the process
 
@@ -130,24 +128,24 @@ class Vocabulary(Handle):
     def _tokenize(self, data: bytes, *, add_bos: bool = False, special: bool = False) -> list[int]:
         if len(data) > _MAX_TEXT:
             raise PromptError(f"the prompt has {len(data)} bytes: llama.cpp tokenises at most {_MAX_TEXT}")
-        work = functools.partial(self._tokenize_here, data, add_bos, special)
+
+        def work() -> list[int]:
+            n = -len(data) - 2
+            for _ in range(2):
+                buffer = (llama_cpp.llama_token * -n)()
+                with self.use():
+                    n = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), buffer, -n, add_bos, special)
+                if n >= 0:
+                    return list(buffer[:n])
+            raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
+
         if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_BPE or len(data) <= _SMALL:
             return work()
         # Some of these vocabularies split texts with std::regex, which recurses for each character of a word.
         try:
-            return on_large_stack(_STACK + _STACK_PER_BYTE * len(data), work)
+            return _on_large_stack(_STACK + _STACK_PER_BYTE * len(data), work)
         except MemoryError:
             raise PromptError(f"there is not enough memory to tokenise a prompt of {len(data)} bytes") from None
-
-    def _tokenize_here(self, data: bytes, add_bos: bool, special: bool) -> list[int]:
-        n = -len(data) - 2
-        for _ in range(2):
-            buffer = (llama_cpp.llama_token * -n)()
-            with self.use():
-                n = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), buffer, len(buffer), add_bos, special)
-            if n >= 0:
-                return list(buffer[:n])
-        raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
 
     def fragment(self, text: bytes) -> list[int]:
         """Tokens of a piece from the middle of a text, as it is, without special tokens. Raises PromptError.
@@ -184,16 +182,14 @@ class Vocabulary(Handle):
 
     def spelling(self, tokens: Sequence[int]) -> bytes:
         """The bytes of `tokens` in a prompt, where special tokens are visible."""
-        return b"".join(map(self._spelled(tokens).__getitem__, tokens))
-
-    def _spelled(self, tokens: Iterable[int]) -> dict[int, bytes]:
-        return {token: self._piece(token, special=True) for token in set(tokens)}
+        spelled = {token: self._piece(token, special=True) for token in set(tokens)}
+        return b"".join(map(spelled.__getitem__, tokens))
 
     def prompt_text(self, tokens: Sequence[int]) -> bytes:
         """The text of a prompt with visible special tokens, without its BOS and the spaces that tokenize() adds."""
         if tokens[:1] == [self.bos]:
             tokens = tokens[1:]
-        special = {token: text for token, text in self._spelled(tokens).items() if self._is_special(token)}
+        special = {token: self._piece(token, special=True) for token in set(tokens) if self._is_special(token)}
         text, space = bytearray(), b" " if self._adds_space else b""
         begins = True  # a text, before which tokenize() adds the space
         for token in tokens:
@@ -202,18 +198,22 @@ class Vocabulary(Handle):
         return bytes(text)
 
     def _is_special(self, token: int) -> bool:
+        self._check(token)
         with self.use():
             return bool(_SPECIAL & llama_cpp.llama_vocab_get_attr(self.vocabulary, token))
 
     def _piece(self, token: int, *, special: bool) -> bytes:
-        if not 0 <= token < self.n_vocab:  # llama.cpp would end the process
-            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
+        self._check(token)
         n = -64
         while n < 0:
             buffer = ctypes.create_string_buffer(-n)
             with self.use():
-                n = llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, len(buffer), 0, special)
+                n = llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, -n, 0, special)
         return buffer.raw[:n]
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < self.n_vocab:  # llama.cpp would end the process
+            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
 
     # Chat
 
@@ -242,7 +242,7 @@ class Vocabulary(Handle):
         return ChatTemplate(source, name=self.path.name, bos=bos, eos=eos)
 
 
-def on_large_stack(n_bytes: int, work: Callable[[], T]) -> T:
+def _on_large_stack(n_bytes: int, work: Callable[[], list[int]]) -> list[int]:
     """The result of `work`, run on a thread with a stack of `n_bytes`. Raises what it raises, or MemoryError."""
     with ThreadPoolExecutor(1, "duo-stack") as pool:
         with _stack_size:

@@ -26,4 +26,4 @@ def test_a_back_end_that_did_not_start_is_known_by_its_library(tmp_path: Path, m
 
 def test_the_document_has_every_variable() -> None:
     document = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in document for backend in GPU_BACKENDS.values() for name in backend.variables)
+    assert all(f"`{name}`" in document for names in GPU_BACKENDS.values() for name in names)
