@@ -93,6 +93,11 @@ def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
     ]
 
 
+def figure(number: float | None, form: str) -> str:
+    """A number as text, "-" if there is none."""
+    return "-" if number is None else f"{number:{form}}"
+
+
 def size_of(n_bytes: int) -> str:
     """Bytes as people write them."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

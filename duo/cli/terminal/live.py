@@ -14,6 +14,7 @@ from rich.cells import chop_cells
 from rich.console import Console, Group
 from rich.text import Text
 
+from duo.cli.terminal.console import figure
 from duo.engine.metrics import Metrics, Totals
 from duo.engine.statistics import ratio
 
@@ -120,17 +121,17 @@ def status(totals: Totals, n_pending: int, now: float, *, ascii_only: bool = Fal
     """The three lines of the status at `now` (time.perf_counter()), with `n_pending` candidates to be verified."""
     edge, between, full, empty = ("| ", " | ", "#", "-") if ascii_only else ("│ ", " · ", "█", "░")
     draft, lookup = totals.draft, totals.lookup
-    recent = totals.recent(now)
+    rate, *shares = totals.recent(now) or (None, 0.0, 0.0)
     rates = [
-        f"{_rate(recent.rate if recent is not None else None)} tokens/s",
-        f"{_rate(totals.tokens_per_s)} mean",
+        f"{figure(rate, '.1f')} tokens/s",
+        f"{figure(totals.tokens_per_s, '.1f')} mean",
         f"{totals.n_tokens} tokens",
         *_share(ratio(draft.accepted + lookup.accepted, draft.verified + lookup.verified), "accepted"),
         *_share(ratio(lookup.accepted, totals.n_tokens) or None, "by lookup"),
     ]
     busy = Text(edge)
     styles = (("target", "bold not dim"), ("draft", "green not dim"))
-    for (name, style), share in zip(styles, recent[1:] if recent is not None else (0.0, 0.0), strict=True):
+    for (name, style), share in zip(styles, shares, strict=True):
         n = round(share * _BAR)
         busy.append(f"{name} ").append(full * n, style).append(f"{empty * (_BAR - n)} {share:4.0%}  ")
     schedule = [totals.schedule.value, f"{n_pending} candidates ahead"]
@@ -144,7 +145,3 @@ def status(totals: Totals, n_pending: int, now: float, *, ascii_only: bool = Fal
 
 def _share(share: float | None, name: str) -> list[str]:
     return [f"{share:.0%} {name}"] if share is not None else []
-
-
-def _rate(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1f}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from duo.bench.facts import merged
+from duo.cli.terminal.console import figure
 from duo.config import GenerationConfig
 from duo.engine.metrics import TRANSLATED
 from duo.engine.slot import Slot
@@ -103,7 +104,7 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
 def _drafted(draft: DraftStatistics | None, lookup: LookupStatistics | None) -> Iterator[str]:
     yield f"{draft.drafted} tokens drafted, {_accepted(draft)}" if draft and draft.drafted else "not used"
     if draft and draft.vocabulary == TRANSLATED:
-        yield f"vocabulary translated, {_value(draft.lost_to_translation, 'd')} guesses lost by it"
+        yield f"vocabulary translated, {figure(draft.lost_to_translation, 'd')} guesses lost by it"
     if draft and draft.branches:
         yield f"{draft.branches.prepared} outcomes prepared, hit rate {_percent(draft.branches.hit_rate)}"
     if draft and draft.error:
@@ -221,15 +222,11 @@ def _accepted(found: DraftStatistics | LookupStatistics) -> str:
 
 
 def _tokens(phase: PromptStatistics | GenerationStatistics) -> str:
-    return f"{phase.tokens} tokens in {phase.seconds:.2f} s, {_value(phase.tokens_per_s, '.1f')} tokens/s"
+    return f"{phase.tokens} tokens in {phase.seconds:.2f} s, {figure(phase.tokens_per_s, '.1f')} tokens/s"
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _value(number: float | None, form: str) -> str:
-    return "-" if number is None else f"{number:{form}}"
 
 
 # The demo: duo beside the target alone, and what the policy chose and why
