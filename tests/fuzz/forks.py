@@ -1,7 +1,7 @@
 """Runs `duo` in forks of a process that has imported it: fast, and each may die.
 
-The process reads a list of arguments in JSON from each line of stdin, and prints one line of JSON for each: the wait
-status, and what was written to stderr.
+The process reads a list of arguments in JSON from each line of stdin, and prints one line of JSON for each: the exit
+status, or minus the signal, and what was written to stderr.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT_S = 60  # a hang
 
 
 class Forks(subprocess.Popen[str]):
-    """Called with arguments, returns wait status and standard error."""
+    """Called with arguments, returns status and standard error."""
 
     stdin: IO[str]
     stdout: IO[str]
@@ -50,26 +50,17 @@ class Forks(subprocess.Popen[str]):
         return status, stderr
 
     def fault(self, *arguments: str) -> str:
-        """What is wrong with the end of a run, with the end of what it said; empty if nothing is."""
+        """What is wrong with the end of a run; empty if nothing is."""
         status, stderr = self(*arguments)
-        wrong = _fault(status, stderr, may_judge=arguments[0] == "check")
-        return wrong and f"{arguments!r}: {wrong}\n{stderr[-1500:]}"
-
-
-def _fault(status: int, stderr: str, *, may_judge: bool) -> str:
-    """`may_judge`: status 1 may be a verdict."""
-    if os.WIFSIGNALED(status):
-        return f"signal {os.WTERMSIG(status)}"
-    code, lines = os.WEXITSTATUS(status), stderr.splitlines()
-    if code not in (0, 1, 2):
-        return f"status {code}"
-    if code and sum(line.startswith("duo: error: ") for line in lines) != 1 and not (code == 1 and may_judge):
-        return f"status {code} without one line"
-    if code and not all(line.startswith("duo: ") for line in lines):
-        return "lines of somebody else"
-    if any(words in stderr for words in ("Traceback", "Warning:", "libgomp")):
-        return "a traceback or warning of somebody else"
-    return ""
+        lines, is_verdict = stderr.splitlines(), status == 1 and arguments[0] == "check"
+        faults = {
+            "a status that is no exit status of duo": status not in (0, 1, 2),  # negative: a signal
+            "not one line": status and sum(line.startswith("duo: error: ") for line in lines) != 1 and not is_verdict,
+            "lines of somebody else": status and not all(line.startswith("duo: ") for line in lines),
+            "a traceback or warning": any(words in stderr for words in ("Traceback", "Warning:", "libgomp")),
+        }
+        wrong = ", ".join(filter(faults.get, faults))
+        return wrong and f"{arguments!r} ended with {status}: {wrong}\n{stderr[-1500:]}"
 
 
 def main() -> None:
@@ -84,7 +75,7 @@ def main() -> None:
             pid = os.fork()
             if not pid:
                 _run(json.loads(line), out, err)
-            _, status = os.waitpid(pid, 0)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             sys.stdout.write(json.dumps([status, err.read_text(errors="replace")]) + "\n")
             sys.stdout.flush()
 

@@ -11,6 +11,7 @@ from typing import Any
 import gguf
 from gguf import GGUFValueType as Kind
 
+from tests.fuzz.cases import damaged
 from tests.gguf_head import NUMBERS, Head, Key
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 127, 255, 511, 512, 513, 1025, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63)
@@ -28,7 +29,7 @@ NUMERIC_KEYS = sorted(
 )
 
 
-def damaged(base: Head, dice: Random) -> bytes:
+def damaged_file(base: Head, dice: Random) -> bytes:
     """A file like `base` with one to three faults."""
     head = copy.deepcopy(base)
     for fault in dice.choices(list(_FAULTS), list(_FAULTS.values()), k=dice.choice((1, 1, 1, 2, 3))):
@@ -38,11 +39,7 @@ def damaged(base: Head, dice: Random) -> bytes:
     if dice.random() < 0.15:  # a count or length
         at, width = dice.choice(marks)
         raw[at : at + width] = (dice.choice(INTEGERS) % 2 ** (8 * width)).to_bytes(width, "little")
-    if dice.random() < 0.08:
-        for _ in range(dice.choice((1, 3, 20))):
-            raw[dice.randrange(len(raw))] ^= 1 << dice.randrange(8)
-    whole = bytes(raw) + head.data
-    return whole[: dice.randrange(dice.choice((len(raw), len(whole))))] if dice.random() < 0.05 else whole
+    return (damaged(dice, bytes(raw)) if dice.random() < 0.15 else bytes(raw)) + head.data
 
 
 def _odd(kind: int) -> Any:
