@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -65,20 +64,9 @@ def main() -> int:
     if not chosen:
         parser.error(f"no mutation has {options.names[0]!r} in its name")
     width, n_missed = max(len(mutation.name) for mutation in chosen), 0
-    mine = threading.local()  # a copy of the repository for each thread
-
-    def try_it(mutation: Mutation) -> tuple[bool, str, float]:
-        start = time.monotonic()
-        if not hasattr(mine, "copy"):
-            mine.copy = copied(Path(tempfile.mkdtemp(dir=folder)))
-        return *run(mutation, mine.copy), time.monotonic() - start
-
-    with (
-        tempfile.TemporaryDirectory(prefix="duo-mutations-", ignore_cleanup_errors=True) as folder,
-        ThreadPoolExecutor(options.jobs) as pool,
-    ):
+    with ThreadPoolExecutor(options.jobs) as pool:
         try:
-            for mutation, (is_found, by, seconds) in zip(chosen, pool.map(try_it, chosen), strict=True):
+            for mutation, (is_found, by, seconds) in zip(chosen, pool.map(run, chosen), strict=True):
                 n_missed += not is_found
                 verdict = "found" if is_found else "NOT FOUND"
                 sys.stdout.write(f"{mutation.name:<{width}}  {verdict:<9}  {seconds:5.0f} s  {by}\n")
@@ -92,41 +80,29 @@ def main() -> int:
     return int(n_missed > 0)
 
 
-def copied(folder: Path) -> Path:
-    """Copy the working tree into a `folder`, without what is built or hidden."""
-    left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "shared")
-    return Path(shutil.copytree(ROOT, folder, ignore=left_out, dirs_exist_ok=True))
-
-
-def run(mutation: Mutation, copy: Path) -> tuple[bool, str]:
-    """Run its tests in a `copy` of the repository, which is then as before: whether one failed, and which first."""
-    path = copy / mutation.file
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if text.count(mutation.old) != 1:
-        return False, f"{mutation.file} has changed: make this mutation anew"
-    _write(path, text.replace(mutation.old, mutation.new))
-    try:
+def run(mutation: Mutation) -> tuple[bool, str, float]:
+    """Run its tests in a copy of the working tree: whether one failed, which first, and after how many seconds."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="duo-mutation-", ignore_cleanup_errors=True) as copy:
+        left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "shared")
+        path = Path(shutil.copytree(ROOT, copy, ignore=left_out, dirs_exist_ok=True), mutation.file)
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if text.count(mutation.old) != 1:
+            return False, f"{mutation.file} has changed: make this mutation anew", 0.0
+        path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
         status, output = _test(copy, mutation.tests)
-    finally:
-        _write(path, text)
     first, last = _FIRST.search(output), next(reversed(output.splitlines()), "")
-    return status not in _FAULTS, first[1] if first else "a hang" if status is None else last
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a module, and remove the compiled one, which is valid for any of the same size and second."""
-    path.write_text(text, encoding="utf-8")
-    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-        compiled.unlink()
+    found_by = first[1] if first else "a hang" if status is None else last
+    return status not in _FAULTS, found_by, time.monotonic() - start
 
 
 _running: set[subprocess.Popen[bytes]] = set()
 
 
-def _test(copy: Path, tests: list[str]) -> tuple[int | None, str]:
+def _test(copy: str, tests: list[str]) -> tuple[int | None, str]:
     """Pytest's exit status, None if it has not ended in time, and its output."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    env = os.environ | {"PYTHONPATH": str(copy)}  # before the installed package
+    env = os.environ | {"PYTHONPATH": copy}  # before the installed package
     # Not a pipe, which a process that a test has left behind would keep open.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
