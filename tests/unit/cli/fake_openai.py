@@ -7,8 +7,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 WHOLE = "whole"
 BROKEN = "broken"  # the connection ends before the body does
@@ -27,8 +26,7 @@ class Reply:
     rest: tuple[threading.Event, bytes] | None = None  # more of the body, to be sent after an event
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What a client has sent."""
 
     method: str
@@ -66,21 +64,16 @@ def refuses(status: int, message: str, **headers: str) -> Reply:
 MODELS = Reply(b'{"object": "list", "data": [{"id": "first"}, {"id": "second"}]}', kind="application/json")
 
 
-class FakeServer:
+class FakeServer(ThreadingHTTPServer):
     """Answers each question with the next of `replies`, and requests for the list of models with `models`."""
 
     def __init__(self, *replies: Reply, models: Reply = MODELS, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.requests: list[Request] = []
-        self._asked = threading.Condition()
+        self.asked = threading.Condition()
         self.left = threading.Event()  # a client has closed a connection that was held
-        self._replies = list(replies)
-        self._models = models
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        self.replies, self.models = list(replies), models
+        self.url = f"http://127.0.0.1:{self.server_port}"
 
     @property
     def questions(self) -> list[Any]:
@@ -94,65 +87,54 @@ class FakeServer:
 
     def wait_for_question(self, n: int) -> None:
         """Until there have been `n`."""
-        with self._asked:
-            assert self._asked.wait_for(lambda: len(self.questions) >= n, 60)
+        with self.asked:
+            assert self.asked.wait_for(lambda: len(self.questions) >= n, 60)
 
     def __enter__(self) -> FakeServer:
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
-    def _reply(self, request: Request) -> Reply:
-        with self._asked:
-            self.requests.append(request)
-            self._asked.notify_all()
-        if request.path == "/v1/models":
-            return self._models
-        return self._replies.pop(0) if self._replies else refuses(404, "nothing is left to say")
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        fake = self
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FakeServer
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def do_GET(self) -> None:
+        self._answer(None, self.server.models)
 
-            def do_GET(self) -> None:
-                self._answer(None)
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        replies = self.server.replies
+        self._answer(body, replies.pop(0) if replies else refuses(404, "nothing is left to say"))
 
-            def do_POST(self) -> None:
-                self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+    def _answer(self, body: Any, reply: Reply) -> None:
+        with self.server.asked:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            self.server.requests.append(Request(self.command, self.path, headers, body))
+            self.server.asked.notify_all()
+        self.close_connection = True
+        self.send_response(reply.status)
+        for header in {"Content-Type": reply.kind, "Transfer-Encoding": "chunked", **reply.headers}.items():
+            self.send_header(*header)
+        self.end_headers()
+        self._write(reply.body)
+        if reply.rest is not None:
+            reply.rest[0].wait(60)
+            self._write(reply.rest[1])
+        if reply.ending == WHOLE:
+            self.wfile.write(b"0\r\n\r\n")
+        elif reply.ending == HELD:
+            with suppress(ConnectionError):
+                self.rfile.read(1)
+            self.server.left.set()
 
-            def _answer(self, body: Any) -> None:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                reply = fake._reply(Request(self.command, self.path, headers, body))
-                self.close_connection = True
-                self.send_response(reply.status)
-                names = {"Content-Type": reply.kind, "Transfer-Encoding": "chunked", **reply.headers}
-                for name, value in names.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self._write(reply.body)
-                if reply.rest is not None:
-                    reply.rest[0].wait(60)
-                    self._write(reply.rest[1])
-                if reply.ending == WHOLE:
-                    self.wfile.write(b"0\r\n\r\n")
-                elif reply.ending == HELD:
-                    with suppress(ConnectionError):
-                        self.rfile.read(1)
-                    fake.left.set()
+    def _write(self, data: bytes) -> None:
+        if data:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
-            def _write(self, data: bytes) -> None:
-                if data:
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        return Handler
+    def log_message(self, *_: Any) -> None:
+        pass
