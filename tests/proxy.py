@@ -2,125 +2,82 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-import random
+import socket
 import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from random import Random
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
+from websockets.sync.server import ServerConnection, serve
 
 from duo.link.messages import ROUTE
-
-Connection = ClientConnection | ServerConnection
-
-_SPARED = 1  # messages at the beginning of each direction that are only delayed: Hello and Welcome
-_SWAP_S = 0.02  # delay of a message that others overtake
-
-
-class Late(NamedTuple):
-    """A message, and when it arrives by the loop's clock."""
-
-    due: float
-    message: str | bytes
 
 
 class Proxy:
     """Listens on a free port of this machine, and passes on what backs and the lead at `lead_port` send.
 
-    Each message arrives `delay_s` later, in either direction, in order, at most `bytes_per_s` of them. `cut`, `twice`,
-    `swap` and `spoil` are the chances that a message ends the connection, arrives twice, is overtaken by the next ones,
-    or has a byte changed. `counts` tells how often that was.
+    Each message takes `delay_s`. `cut`, `twice`, `swap` and `spoil` are the chances that a message ends the connection,
+    arrives twice, is overtaken by the next one, or has a byte changed. `counts` tells how often that was.
     """
 
-    def __init__(
-        self, lead_port: int, *, delay_s: float = 0.0, bytes_per_s: float = math.inf, seed: int = 0, **chances: float
-    ) -> None:
+    def __init__(self, lead_port: int, *, delay_s: float = 0.0, seed: int = 0, **chances: float) -> None:
         self.counts: Counter[str] = Counter()
-        self.port = 0
         self._lead = f"ws://127.0.0.1:{lead_port}{ROUTE}"
         self._delay_s = delay_s
-        self._bytes_per_s = bytes_per_s
         self._chances = chances
         self._seed = seed
-        self._loop = asyncio.new_event_loop()
-        self._listening = threading.Event()
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._listen()), name="proxy")
+        self._server = serve(self._serve, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None)
+        self.port: int = self._server.socket.getsockname()[1]
 
     def __enter__(self) -> Proxy:
-        self._thread.start()
-        assert self._listening.wait(30)
+        threading.Thread(target=self._server.serve_forever, name="proxy").start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._loop.close()
+        self._server.shutdown()
 
-    async def _listen(self) -> None:
-        async with serve(
-            self._serve, "127.0.0.1", 0, compression=None, max_size=None, close_timeout=1, ping_interval=None
-        ) as server:
-            self.port = next(iter(server.sockets)).getsockname()[1]
-            self._listening.set()
-            await self._stop.wait()
-
-    async def _serve(self, back: ServerConnection) -> None:
+    def _serve(self, back: ServerConnection) -> None:
         """One back, from its connection to its end."""
         n = self.counts["connections"]
         self.counts["connections"] += 1
-        with suppress(OSError, WebSocketException):  # without a lead the back is disconnected
-            async with connect(
-                self._lead, compression=None, max_size=None, close_timeout=1, ping_interval=None, proxy=None
-            ) as lead:
-                await asyncio.gather(
-                    self._pass_on(back, lead, random.Random(f"{self._seed} {n} to lead")),
-                    self._pass_on(lead, back, random.Random(f"{self._seed} {n} to back")),
-                )
+        with (
+            suppress(OSError, WebSocketException),  # without a lead the back is disconnected
+            connect(self._lead, compression=None, max_size=None, ping_interval=None, proxy=None) as lead,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            pool.submit(self._pass_on, back, lead, Random(f"{self._seed} {n} to lead"))
+            pool.submit(self._pass_on, lead, back, Random(f"{self._seed} {n} to back"))
 
-    async def _pass_on(self, source: Connection, sink: Connection, dice: random.Random) -> None:
-        """One direction, until either end is closed."""
-        wire: asyncio.Queue[Late | None] = asyncio.Queue()
-        delivering = asyncio.create_task(self._deliver(wire, sink))
-        overtaken, free_at, n = [], 0.0, 0
+    def _pass_on(self, source: Connection, sink: Connection, dice: Random) -> None:
+        """One direction, until either end is closed. The first message, Hello or Welcome, is only delayed."""
+        overtaken: list[str | bytes] = []
+        is_first = True
         with suppress(ConnectionClosed):
-            async for data in source:
-                n += 1
-                happens = {what for what, chance in self._chances.items() if dice.random() < chance and n > _SPARED}
+            for message in source:
+                time.sleep(self._delay_s)
+                happens = {what for what, chance in self._chances.items() if dice.random() < chance and not is_first}
+                is_first = False
                 self.counts.update(happens)
-                message = _spoilt(data, dice) if "spoil" in happens else data
-                free_at = max(free_at, self._loop.time()) + len(message) / self._bytes_per_s
-                late = Late(free_at + self._delay_s, message)
+                passed = [_spoilt(message, dice) if "spoil" in happens else message] * (2 if "twice" in happens else 1)
                 if "swap" in happens:
-                    overtaken.append(asyncio.create_task(self._send(late._replace(due=late.due + _SWAP_S), sink)))
+                    overtaken += passed
                 else:
-                    wire.put_nowait(late)
-                if "twice" in happens:
-                    wire.put_nowait(late)
+                    for one in (*passed, *overtaken):
+                        sink.send(one)
+                    overtaken.clear()
                 if "cut" in happens:
-                    source.transport.abort()
-                    sink.transport.abort()
-        wire.put_nowait(None)
-        await asyncio.gather(delivering, *overtaken)
-        await sink.close()
-
-    async def _deliver(self, wire: asyncio.Queue[Late | None], sink: Connection) -> None:
-        while (late := await wire.get()) is not None:
-            await self._send(late, sink)
-
-    async def _send(self, late: Late, sink: Connection) -> None:
-        if (left_s := late.due - self._loop.time()) > 0:
-            await asyncio.sleep(left_s)
-        with suppress(ConnectionClosed):
-            await sink.send(late.message)
+                    for end in (source, sink):
+                        with suppress(OSError):
+                            end.socket.shutdown(socket.SHUT_RDWR)
+        sink.close()
 
 
-def _spoilt(message: str | bytes, dice: random.Random) -> bytes:
+def _spoilt(message: str | bytes, dice: Random) -> bytes:
     """The same with one byte changed."""
     data = bytearray(message.encode() if isinstance(message, str) else message)
     if data:

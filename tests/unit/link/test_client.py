@@ -99,7 +99,6 @@ def test_urls_that_name_no_lead(url: str) -> None:
 
 NETWORKS = {
     "latency": {"delay_s": 0.005},
-    "low bandwidth": {"bytes_per_s": 50_000.0},
     "faults of each kind": {"delay_s": 0.001, "cut": 0.05, "twice": 0.1, "swap": 0.1, "spoil": 0.1},
 }
 
