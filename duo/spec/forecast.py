@@ -54,27 +54,6 @@ class Forecast:
         return self.worth[min(max(round(_GRID * (head_start + self.behind)), 0), len(self.worth) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class BranchModel:
-    """Outcomes that the draft prepares while the target verifies: see likely()."""
-
-    n: int
-    draft_s: Sequence[float]  # the draft's time for one token in each of 1 to n + 1 sequences
-    ranks: Sequence[float]  # see likely()
-
-    def effect(self, acceptance: float, n_max: int) -> tuple[Floats, Floats]:
-        """While k candidates are verified: what a decode of the draft takes, and how likely an outcome is prepared.
-
-        The latter if it contradicts one of the k or the draft's next token. For each k: `[n_max + 1]`.
-        """
-        busy_s, prepared = [], []
-        for k in range(n_max + 1):
-            outcomes = likely((k + 1) * [acceptance], self.ranks, self.n)
-            busy_s.append(self.draft_s[len(outcomes)])
-            prepared.append(sum(each.chance for each in outcomes) / (1 - acceptance ** (k + 1)))
-        return np.array(busy_s), np.array(prepared)
-
-
 def taking_turns(
     target_s: Sequence[float],
     draft_s: float,
@@ -142,16 +121,18 @@ def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float
 
 def overlapped(
     target_s: Sequence[float],
-    draft_s: float,
+    sequences_s: Sequence[float],
     acceptance: float,
     n_ahead: int,
     latency_s: float = 0.0,
-    branches: BranchModel | None = None,
+    ranks: Sequence[float] = (),
 ) -> Forecast:
     """Schedule async: both concurrently, the draft at most `n_ahead` tokens ahead.
 
-    `latency_s` is the round trip to the draft: from a rejection to the arrival of the next candidate, without the time
-    to draft it. For a draft that cannot abort a decode it is what remains of that, on average half.
+    `sequences_s`: its times for one token in each of 1, 2, … sequences. Each beyond the first is a branch, which
+    prepares an outcome (with `ranks`: see likely()) while the target verifies. `latency_s` is the round trip to the
+    draft: from a rejection to the arrival of the next candidate, without the time to draft it. For a draft that cannot
+    abort a decode it is what remains of that, on average half.
 
     The state is the draft's head start: the tokens drafted beyond the accepted ones, in halves. It is negative while
     the draft is still working on a token that the target has already produced: down to -1, and further by what is
@@ -161,19 +142,20 @@ def overlapped(
     cycle begins without one. Solved by policy iteration (Howard 1960) for a semi-Markov decision process with average
     reward.
 
-    With `branches`, a decode of the draft during a verification takes longer, and the cycle goes on after a rejection
+    With branches, a decode of the draft during a verification takes longer, and the cycle goes on after a rejection
     that was prepared for. The head start is then what was decoded of that branch, which began with the draft's next
     decode: after half of one, or after a whole one if the target waited for the token before it.
     """
     acceptance, n_max = min(acceptance, SURE), min(len(target_s) - 1, n_ahead)
+    draft_s, n_branches = sequences_s[0], len(sequences_s) - 1
     behind = 1 + min(round(_GRID * latency_s / draft_s) / _GRID, n_ahead)
     ahead = np.arange(round(_GRID * (n_ahead + behind)) + 1) / _GRID - behind
     k = np.arange(n_max + 1)
     expected = np.array(list(accumulate(acceptance**k)))
     verify_s = np.asarray(target_s)[k]
     waited = np.where(k > 0, np.maximum(0, k - ahead[:, None]), 0)
-    busy_s, prepared = branches.effect(acceptance, n_max) if branches else (np.full(len(k), draft_s), np.zeros(len(k)))
-    drafted = verify_s / busy_s  # during the verification
+    outcomes = [likely((n + 1) * [acceptance], ranks, n_branches) if n_branches else [] for n in range(n_max + 1)]
+    drafted = verify_s / np.array([sequences_s[len(each)] for each in outcomes])  # during the verification
 
     def between(head_starts: Floats | Integers) -> tuple[Integers, Floats]:
         """The state below each head start, and the share of the next one."""
@@ -184,15 +166,16 @@ def overlapped(
     then = np.minimum(ahead[:, None] + waited + drafted, n_ahead) - (k + 1)
     survival = np.minimum(np.where(then < 0, acceptance**k, acceptance ** (k + 1)), SURE)
     paths = [(survival, *between(then))]
-    if branches:
+    if n_branches:
+        # How likely the outcome is prepared, if it contradicts one of the k or the draft's next token.
+        chances = [sum(one.chance for one in each) for each in outcomes]
+        prepared = np.array([chance / (1 - acceptance**n) for n, chance in enumerate(chances, 1)])
         hits = (1 - survival) * np.where(then < 0, np.append(0.0, prepared)[k], prepared[k])
         hits = np.minimum(hits, SURE - survival)  # otherwise a cycle might never end
         began = np.where(waited > 0, 1.0, 0.5)
         paths.append((hits, *between(np.clip(drafted - began, 0, min(n_ahead, MAX_DEEP)))))
     rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, paths, fresh=_GRID)
-    return Forecast(
-        rate, int(chosen[-1]), int(chosen[_GRID]), tuple(worth.tolist()), behind, branches.n if branches else 0
-    )
+    return Forecast(rate, int(chosen[-1]), int(chosen[_GRID]), tuple(worth.tolist()), behind, n_branches)
 
 
 # Arrays `[states, k]`: the probability of a transition, the state below that which follows, the share of the next.

@@ -11,7 +11,7 @@ from duo.config import MAX_THREADS
 from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
-from duo.spec.forecast import SURE, BranchModel, Forecast, limit, overlapped, taking_turns
+from duo.spec.forecast import SURE, Forecast, limit, overlapped, taking_turns
 from duo.spec.means import Mean, Time
 from duo.spec.policy_state import PolicyState, between, duration
 from duo.spec.schedule import ALL, RateEstimate, Schedule
@@ -104,7 +104,8 @@ class PairModel:
         found = {Schedule.OFF: Forecast(1 / self.alone.target_s(1, doubt))}
         if self.n_max:
             chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
-            found[Schedule.SYNC] = self._in_turns(chances, doubt)
+            curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
+            found[Schedule.SYNC] = taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
             found[Schedule.ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
         return found
 
@@ -112,16 +113,11 @@ class PairModel:
     def _knows_concurrent(self) -> bool:
         return bool(self.concurrent.draft_s and self.concurrent.target_s(1))
 
-    def _in_turns(self, chances: Sequence[tuple[float, float]], doubt: float) -> Forecast:
-        curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
-        return taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
-
     def _overlapped(self, acceptance: float, doubt: float, n_branches: int) -> Forecast:
         target_s = self.concurrent.curve(self.n_max + 1, doubt)
         draft_s = [self.concurrent.draft_time(doubt, n) for n in range(1, n_branches + 2)]
         latency_s = self.latency_s if self.aborts else self.latency_s + draft_s[-1] / 2
-        branches = BranchModel(n_branches, draft_s, self.calibration.ranks) if n_branches else None
-        return overlapped(target_s, draft_s[0], acceptance, self.n_ahead, latency_s, branches)
+        return overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, self.calibration.ranks)
 
     def choose_branches(self, *, allowed: bool) -> None:
         """Choose how many branches to have: the fewest that are almost the best, none if the best gains too little.

@@ -191,4 +191,4 @@ def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float]) -> float:
     if any(share <= 0 for _, share in slowed):
         return turns
     concurrent_s = sum(seconds / share for seconds, share in slowed)
-    return max(turns, overlapped(batches, concurrent_s, _ACCEPTANCE, _N_AHEAD).rate)
+    return max(turns, overlapped(batches, [concurrent_s], _ACCEPTANCE, _N_AHEAD).rate)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.forecast import BranchModel, Forecast, overlapped, taking_turns
+from duo.spec.forecast import Forecast, overlapped, taking_turns
 from duo.spec.schedule import Schedule
 from tests.unit.spec.machines import (
     N_AHEAD,
@@ -25,7 +25,7 @@ FAST = [case for case in CASES if case.machine.concurrent_draft_s < 0.95 * case.
 
 def concurrent(case: Case, latency_s: float = 0.0) -> Forecast:
     machine = case.machine
-    return overlapped(machine.concurrent_target_s, machine.concurrent_draft_s, case.acceptance, N_AHEAD, latency_s)
+    return overlapped(machine.concurrent_target_s, [machine.concurrent_draft_s], case.acceptance, N_AHEAD, latency_s)
 
 
 # In turns
@@ -84,7 +84,7 @@ def test_concurrent_forecast_is_at_least_as_good_as_every_fixed_setting() -> Non
 
 
 def test_a_larger_head_start_is_worth_more_and_a_fresh_start_nothing() -> None:
-    found = overlapped(SEPARATE.target_s, SEPARATE.draft_s, 0.8, N_AHEAD)
+    found = overlapped(SEPARATE.target_s, [SEPARATE.draft_s], 0.8, N_AHEAD)
     worths = [found.worth_of(n / 2) for n in range(-2, 2 * N_AHEAD + 1)]
     # Linear algebra differs in the last bits between processors.
     assert all(high > low - 1e-9 for low, high in pairwise(worths))
@@ -114,33 +114,28 @@ PREPARED = [
 ]
 
 
-def free(draft_s: float, n: int = 40, share: float = 0.65) -> BranchModel:
-    """As many branches as there are outcomes, which cost nothing."""
-    return BranchModel(n, (n + 1) * [draft_s], [share])
-
-
 @pytest.mark.parametrize(("target_ms", "draft_ms", "acceptance", "expected"), PREPARED)
 def test_what_preparing_outcomes_is_worth(
     target_ms: tuple[float, ...], draft_ms: float, acceptance: float, expected: tuple[float, ...]
 ) -> None:
     target_s, draft_s = times(dict(zip((1, 2, 4, 8), target_ms, strict=True))), draft_ms / 1000
-    both = overlapped(target_s, draft_s, acceptance, N_AHEAD)
-    prepared = overlapped(target_s, draft_s, acceptance, N_AHEAD, branches=free(draft_s))
+    both = overlapped(target_s, [draft_s], acceptance, N_AHEAD)
+    prepared = overlapped(target_s, 41 * [draft_s], acceptance, N_AHEAD, ranks=[0.65])
     assert [1 / target_s[0], both.rate, prepared.rate] == pytest.approx(expected, rel=0.05)
 
 
 def test_more_branches_at_no_cost_are_never_worse_and_dear_ones_are() -> None:
-    costs = SEPARATE.target_s, 0.025, 0.8, N_AHEAD
-    rates = [overlapped(*costs, branches=free(0.025, n)).rate for n in (1, 2, 4, 8)]
-    assert overlapped(*costs).rate < rates[0] < rates[1] < rates[2] < rates[3]
-    assert rates[3] > overlapped(*costs, branches=free(0.025, 8, share=0.3)).rate
-    dear = BranchModel(8, [0.025 * (n + 1) for n in range(9)], [0.65])
-    assert overlapped(*costs, branches=dear).rate < rates[3]
+    def rate(draft_s: list[float], share: float = 0.65) -> float:
+        return overlapped(SEPARATE.target_s, draft_s, 0.8, N_AHEAD, ranks=[share]).rate
+
+    rates = [rate((n + 1) * [0.025]) for n in (0, 1, 2, 4, 8)]
+    assert rates == sorted(set(rates))
+    assert rates[-1] > rate(9 * [0.025], share=0.3)
+    assert rates[-1] > rate([0.025 * (n + 1) for n in range(9)])
 
 
 def test_outcomes_that_are_all_prepared_leave_a_forecast() -> None:
     """The learned shares of the ranks may add up to 1."""
     times = [0.025 + 0.0023 * n for n in range(17)]
-    branches = BranchModel(8, [0.008] * 9, (0.4735, 0.5265, 1.5e-17))
-    rate = overlapped(times, 0.008, 0.7538, 32, 0.01125, branches).rate
+    rate = overlapped(times, [0.008] * 9, 0.7538, 32, 0.01125, (0.4735, 0.5265, 1.5e-17)).rate
     assert 1 / 0.025 < rate < 1 / 0.008
