@@ -121,10 +121,10 @@ class CandidateQueue:
         """Wait until more than `n` candidates are pending. False if they are not within `seconds`, or it is closed."""
         end = self._now() + seconds
         with self._changed:
-            while self._is_open and self._session.n_pending <= n:
+            while self._is_open and len(self._session.pending) <= n:
                 if not self._changed.wait(end - self._now()):
                     break
-            return self._session.n_pending > n
+            return len(self._session.pending) > n
 
     def verifies(self, n: int) -> None:
         """The target verifies the first `n` candidates now."""
@@ -169,7 +169,7 @@ class CandidateQueue:
         with self._changed:
             session, n_told = self._session, self._n_told
             self._n_told, self._may_prepare = len(session.accepted), False
-            self._decode = Decode(self._now(), session.epoch, self._n_told, self._n_told + session.n_pending)
+            self._decode = Decode(self._now(), session.epoch, self._n_told, self._n_told + len(session.pending))
             chain = tuple(session.pending) if self._n_verified else ()
             what_to_do = self._lookahead, self._n_verified, self._allows(), chain
             return DraftUpdate(session.epoch, session.accepted[n_told:], 0, None, *what_to_do)
@@ -213,7 +213,7 @@ class CandidateQueue:
             self._decode = None
 
     def _notify(self) -> None:
-        self._metrics.pending(self._session.n_pending)
+        self._metrics.pending(len(self._session.pending))
         self._changed.notify_all()
 
     def _allows(self) -> bool:

@@ -49,7 +49,7 @@ class RemoteQueue(CandidateQueue):
         """Take a token that was received, made with knowledge of `n_known` tokens. False if it is of no use."""
         now = self._now()
         with self._changed:
-            session, n_pending = self._session, self._session.n_pending
+            session, n_pending = self._session, len(self._session.pending)
             if not self._is_open or epoch > session.epoch or n_known > len(session.accepted):
                 return False
             if n_pending >= self._lookahead.n_ahead or len(self._drafted) >= self._n_most:  # stale ones, too

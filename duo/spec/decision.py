@@ -13,8 +13,7 @@ What the draft prepares for a rejection is left out: in replays it made no diffe
 Both rules return a number of candidates. One larger than `len(chances)` means: wait for the next one.
 
     chances   acceptance probability a(c) of each pending candidate
-    n_max     maximum number of candidates in the batch
-    target_s  T(1) to T(n_max + 1)
+    target_s  T(1), T(2), …: for as many candidates as the batch may have
     mean      acceptance probability of those not drafted yet
     next_s    seconds until the next candidate is expected; infinity: never
     draft_s   seconds between those after it
@@ -31,13 +30,7 @@ _HOPELESS = 0.02  # survival below which a candidate is not worth waiting for
 
 
 def best_batch(
-    chances: Sequence[float],
-    n_max: int,
-    target_s: Sequence[float],
-    forecast: Forecast,
-    mean: float = 0.0,
-    next_s: float = math.inf,
-    draft_s: float = 0.0,
+    chances: Sequence[float], target_s: Sequence[float], forecast: Forecast, mean: float, next_s: float, draft_s: float
 ) -> tuple[int, float]:
     """The number of candidates with the highest value, and this."""
     rate, n_ready = forecast.rate, len(chances)
@@ -46,13 +39,13 @@ def best_batch(
     head_start = n_ready + (1 - next_s / draft_s if is_drafting else 0.0)
     survival, expected, wait_s = 1.0, 0.0, 0.0
     best, best_value = 0, -math.inf
-    for k in range(n_max + 1):
+    for k, decode_s in enumerate(target_s):
         expected += survival
         if k > n_ready:
             wait_s = next_s + (k - n_ready - 1) * draft_s
             if wait_s == math.inf:
                 break
-        seconds = wait_s + target_s[k]
+        seconds = wait_s + decode_s
         survival *= chances[k] if k < n_ready else mean
         if survival < _HOPELESS and k > n_ready:
             break
@@ -76,13 +69,7 @@ def best_ready(chances: Sequence[float], target_s: Sequence[float], rate: float)
 
 
 def best_in_order(
-    chances: Sequence[float],
-    n_max: int,
-    target_s: Sequence[float],
-    rate: float,
-    mean: float,
-    next_s: float,
-    draft_s: float,
+    chances: Sequence[float], target_s: Sequence[float], rate: float, mean: float, next_s: float, draft_s: float
 ) -> int:
     """The number of candidates for rejection sampling: each is taken or not without regard to those drafted after it.
 
@@ -91,12 +78,12 @@ def best_in_order(
     right while the value of some longer batch, with `mean` for the rest, exceeds that of stopping. The
     head start, which depends on later draws, has no value here.
     """
-    survival = 1.0
+    survival, n_max = 1.0, len(target_s) - 1
     for k in range(n_max):
         here = chances[k : k + 1]
         waits = (0.0, 0.0) if here else (next_s, draft_s)
         # What follows adds tokens only if all before survives: time costs so many more of them.
-        if not survival or not best_batch(here, n_max - k, target_s[k:], Forecast(rate / survival), mean, *waits)[0]:
+        if not survival or not best_batch(here, target_s[k:], Forecast(rate / survival), mean, *waits)[0]:
             return k
         if not here:
             return k + 1

@@ -92,11 +92,6 @@ class Placement(NamedTuple):
     draft: Layout
 
 
-def fill(model: Footprint, rooms: Sequence[Room], n_layers: int | None = None) -> Layout:
-    """Place one model: as many layers as fit, or exactly `n_layers` (negative: all) even if they do not fit."""
-    return _fill(model, rooms, _free(rooms), n_layers)
-
-
 def place(
     target: Footprint,
     draft: Footprint,
@@ -113,13 +108,12 @@ def place(
     free = _free([*target_rooms, *draft_rooms])
     ways = []
     for rooms in (draft_rooms, *([room] for room in draft_rooms)):
-        room_bytes = {room.name: free[room.name] for room in rooms}
-        first = _fill(draft, draft_rooms, room_bytes, draft_layers)
+        first = fill(draft, draft_rooms, draft_layers, {room.name: free[room.name] for room in rooms})
         left = _less(free, draft_rooms, first)
         untouched = {name: size for name, size in left.items() if size == free[name]}
-        ways += [Placement(_fill(target, target_rooms, room, target_layers), first) for room in (left, untouched)]
-    first = _fill(target, target_rooms, free, target_layers)
-    ways.append(Placement(first, _fill(draft, draft_rooms, _less(free, target_rooms, first), draft_layers)))
+        ways += [Placement(fill(target, target_rooms, target_layers, room), first) for room in (left, untouched)]
+    first = fill(target, target_rooms, target_layers, free)
+    ways.append(Placement(first, fill(draft, draft_rooms, draft_layers, _less(free, target_rooms, first))))
 
     def merit(way: Placement) -> tuple[int, float]:
         left = _less(_less(free, target_rooms, way.target), draft_rooms, way.draft)
@@ -140,14 +134,20 @@ def _less(free: Mapping[str, int], rooms: Sequence[Room], layout: Layout) -> dic
     return {name: size - used.get(name, 0) for name, size in free.items()}
 
 
-def _fill(model: Footprint, rooms: Sequence[Room], free: Mapping[str, int], n_layers: int | None) -> Layout:
-    """Place one model into the `free` bytes of each room, 0 for rooms not named there."""
-    sizes = model.sizes
+def fill(
+    model: Footprint, rooms: Sequence[Room], n_layers: int | None = None, free: Mapping[str, int] | None = None
+) -> Layout:
+    """Place one model: as many layers as fit, or exactly `n_layers` (negative: all) even if they do not fit.
+
+    `free`: usable bytes in each room, 0 for rooms not named there; None: what the rooms have, less the margin.
+    """
+    sizes, free = model.sizes, _free(rooms) if free is None else free
     most = len(sizes) if n_layers is None or n_layers < 0 else min(n_layers, len(sizes))
     room_sizes = [max(0, free.get(room.name, 0)) for room in rooms]
-    counts = _counts(sizes[len(sizes) - most :], room_sizes, model.overhead)
-    if sum(counts) < len(sizes):
-        counts = _counts(sizes[len(sizes) - most :], room_sizes, model.overhead + model.staging)
+    for overhead in (model.overhead, model.overhead + model.staging):
+        counts = _counts(sizes[len(sizes) - most :], room_sizes, overhead)
+        if sum(counts) == len(sizes):
+            break
     if n_layers is not None and sum(counts) < most and rooms:
         # In proportion to the rooms; evenly if all are full.
         parts = room_sizes if any(room_sizes) else [1] * len(rooms)

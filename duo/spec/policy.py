@@ -97,19 +97,20 @@ class Policy(Learner):
 
     def _best_drafted(self, chances: Sequence[float], n_max: int, next_s: float) -> tuple[int, float]:
         """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
-        curve, rate, draft_s = self.costs.curve(self.n_max + 1), self._value_of_time, self.costs.draft_s
+        costs, rate = self.costs, self._value_of_time
+        curve, draft_s = costs.curve(self.n_max + 1)[: n_max + 1], costs.draft_s
         if self.schedule is Schedule.OFF:
             return 0, 1 - rate * curve[0]
         mean, least, forecast = self.calibration.mean, int(self._must_draft), self._forecast
         expected = forecast if rate == self.rate else replace(forecast, rate=rate)
         if self._in_order:
-            n = best_in_order(chances, n_max, curve, rate, mean, next_s, draft_s)
+            n = best_in_order(chances, curve, rate, mean, next_s, draft_s)
             if not chances and next_s < math.inf:
                 n = max(n, least)
             # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so
             # it is made as if none had been drafted yet.
-            return n, best_batch((), n_max, curve, expected, mean, draft_s or math.inf, draft_s)[1]
-        n, value = best_batch(chances, n_max, curve, expected, mean, next_s, draft_s)
+            return n, best_batch((), curve, expected, mean, draft_s or math.inf, draft_s)[1]
+        n, value = best_batch(chances, curve, expected, mean, next_s, draft_s)
         if self.schedule is Schedule.SYNC:
             n = len(chances)
             if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):

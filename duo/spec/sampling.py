@@ -44,21 +44,26 @@ class Guesser(Protocol):
         """As guess(), for a position whose token is known: the result is only compared with that."""
 
 
-class Sampler:
-    """Chooses a token as a function of the arguments, so that draft and target can share it; a Guesser.
+class Greedy:
+    """Chooses the token of the largest score, among equals that with the lowest id; here, the score is the logit.
 
-    What leaves no token raises GrammarError.
+    It is a function of the arguments, so draft and target can share it; a Guesser. What leaves no token raises
+    GrammarError.
     """
 
     n_recent = 0
 
-    def __init__(self, n_alternatives: int) -> None:
-        """`n_alternatives`: how many a guess has: the next-best tokens."""
+    def __init__(self, banned: Sequence[int] = (), n_alternatives: int = 0) -> None:
+        """`banned` tokens are never chosen. `n_alternatives`: how many a guess has: the next-best tokens."""
+        self._banned = np.array(sorted(banned), dtype=np.intp)
         self._n_alternatives = n_alternatives
 
-    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Scores:
-        """The ids `[n]` of the tokens that may be chosen and their scores, the largest of which is chosen."""
-        raise NotImplementedError
+    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Scores:  # noqa: ARG002 - no randomness
+        """The ids `[n]` of the tokens that may be chosen, and their scores."""
+        if self._banned.size:
+            logits = logits.copy()
+            logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
+        return range(logits.size), logits
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
         """The token for `position`, from logits `[n_vocab]`."""
@@ -75,27 +80,12 @@ class Sampler:
     judge = guess
 
 
-class Greedy(Sampler):
-    """Always the most likely token; among equals the one with the lowest id."""
-
-    def __init__(self, banned: Sequence[int] = (), n_alternatives: int = 0) -> None:
-        """`banned` tokens are never chosen."""
-        super().__init__(n_alternatives)
-        self._banned = np.array(sorted(banned), dtype=np.intp)
-
-    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Scores:  # noqa: ARG002 - no randomness
-        if self._banned.size:
-            logits = logits.copy()
-            logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
-        return range(logits.size), logits
-
-
-class Coupled(Sampler):
-    """The arg-max of the filtered logits plus the noise shared by draft and target; without noise at temperature 0."""
+class Coupled(Greedy):
+    """The scores are the filtered logits plus the noise shared by draft and target; without noise at temperature 0."""
 
     def __init__(self, config: SamplingConfig, n_alternatives: int = 0) -> None:
-        """See Sampler: the alternatives are those under the same noise."""
-        super().__init__(n_alternatives)
+        """The alternatives are those under the same noise."""
+        super().__init__(n_alternatives=n_alternatives)
         self._seed = config.seed
         self._noisy = config.temp > 0
         self._chain = Chain(config)
@@ -106,7 +96,7 @@ class Coupled(Sampler):
         return ids, left + gumbel(self._seed, Purpose.OWN, position, ids) if self._noisy else left
 
 
-def chooser(config: SamplingConfig, banned: Sequence[int] = (), n_alternatives: int = 0) -> Sampler:
+def chooser(config: SamplingConfig, banned: Sequence[int] = (), n_alternatives: int = 0) -> Greedy:
     """The sampler of the target, and of its draft. `banned` tokens are never chosen."""
     if config.is_plain:
         return Greedy(banned, n_alternatives)

@@ -48,11 +48,6 @@ class Session:
         self.came_true: Outcome | None = None  # the outcome that began this epoch; None: it began for another reason
         self.contradictions: list[Contradiction] = []  # of the last commit, where the draft had alternatives
 
-    @property
-    def n_pending(self) -> int:
-        """Number of pending candidates."""
-        return len(self.pending)
-
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int | None = None) -> bool:
         """Take a drafted token for `position`. False if the draft's chain is wrong and must be reconciled.
 

@@ -16,7 +16,7 @@ import numpy as np
 from duo.config import SamplingConfig
 from duo.errors import GrammarError
 from duo.spec.noise import Purpose, gumbel, uniform
-from duo.spec.sampling import Chain, Sampler, confidence, softmax
+from duo.spec.sampling import Chain, Greedy, confidence, softmax
 from duo.spec.types import Distribution, Floats, Guess, Logits
 
 
@@ -83,7 +83,7 @@ class Verifier:
 class Matching(Verifier):
     """Accepts the candidates that equal the target's own choice, so the text is that of the target alone."""
 
-    def __init__(self, sampler: Sampler, constraint: Constraint | None = None) -> None:
+    def __init__(self, sampler: Greedy, constraint: Constraint | None = None) -> None:
         super().__init__(constraint)
         self._sampler = sampler
         self.n_recent = sampler.n_recent

@@ -31,7 +31,7 @@ def test_candidates_of_another_epoch_position_or_vocabulary_are_dropped() -> Non
         (2, 1, 5, "the target wrote something else there"),
     ):
         assert not made.offer(epoch, position, Guess(token, 0.0)), why
-    assert made.n_pending == 0
+    assert not made.pending
 
 
 def test_a_late_candidate_is_scored_and_not_kept() -> None:
@@ -39,7 +39,7 @@ def test_a_late_candidate_is_scored_and_not_kept() -> None:
     made.commit([6])
     assert made.offer(0, 1, Guess(6, 0.7))
     assert not made.offer(0, 1, Guess(5, 0.3))
-    assert made.n_pending == 0
+    assert not made.pending
     assert made.commit([2]) == [(0.7, True), (0.3, False)]
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_left_of_a_draft_that_another_one_replaces() -> None:
     made.offer(0, 1, Guess(6, 0.7))  # late
     made.offer(0, 2, Guess(5, 0.0))
     made.drop()
-    assert made.n_pending == 0
+    assert not made.pending
     assert not made.offer(0, 2, Guess(5, 0.0))
     assert made.commit([5]) == []
 
@@ -141,7 +141,7 @@ def test_when_an_outcome_comes_true_its_tokens_are_the_candidates() -> None:
 def test_outcomes_that_cannot_come_true_are_dropped() -> None:
     made = prepared()
     made.commit([2], 2)
-    assert (made.n_pending, made.contradictions) == (0, [Contradiction(0, -1, False)])
+    assert (made.pending, made.contradictions) == ([], [Contradiction(0, -1, False)])
     for outcome in (Outcome(1, 8), Outcome(2, 7)):
         assert not made.prepare(0, outcome, outcome.position + 1, Guess(1, 0.5)), outcome
     made = prepared()
