@@ -119,7 +119,8 @@ def misled(case: Case, wrong: Wrong) -> float:
 def details(number: int, run: Run, policy: Policy) -> str:
     """What the policy did in a text, and what it had learned by the end."""
     changes = ", ".join(f"{c.tokens} {c.schedule.value} ({c.reason[:40]})" for c in policy.chooser.changes)
-    estimates = ", ".join(f"{s.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for s, o in policy.estimates().items())
+    found = policy.estimates(policy.forecasts())
+    estimates = ", ".join(f"{s.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for s, o in found.items())
     accepted = f"{policy.calibration.mean:.2f} ± {policy.calibration.sd:.2f}"
     return (
         f"  text {number + 1}: {run.share:.3f} of {run.best}, {run.over_off:.3f} over off: {changes or 'no change'}; "

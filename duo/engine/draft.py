@@ -184,7 +184,7 @@ class QueuedDraft(Draft):
         # From here on the draft continues: to learn may take a while.
         self.policy.learn_scores(scores)
         for position, rank, prepared in self._session.contradictions:
-            self.policy.learn_ranks([rank])
+            self.policy.calibration.add_rank(rank)
             if own is not None and self._lookahead.n_branches:  # the draft could prepare for this verification
                 self._metrics.resolved(position, prepared)
         if cost is not None:

@@ -8,11 +8,16 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from duo.spec.constants import DEFAULT
-from duo.spec.means import Mean, recent
+from duo.spec.means import Mean
 from duo.spec.policy_state import CalibrationState, between
 
 LEAST_CHANCE = 0.01  # of an outcome that is continued
 MAX_DEEP = 31  # tokens in a branch
+
+
+def _recent(value: float, n: int) -> Mean:
+    """A mean of the latest values; `value` counts as `n` of them."""
+    return Mean(1 - DEFAULT.memory, value, n)
 
 
 class Calibration:
@@ -36,13 +41,13 @@ class Calibration:
         self._accepted = [DEFAULT.prior_weight * share for share in accepted]
         self._seen = [float(DEFAULT.prior_weight)] * len(self._accepted)
         self._texts = Mean(1 / DEFAULT.texts, mean, n)
-        self._all = recent(mean, n)
-        self._shares = [recent(share, n) for share in shares]
-        self._ranks = [recent(share, n) for share in ranks]
+        self._all = _recent(mean, n)
+        self._shares = [_recent(share, n) for share in shares]
+        self._ranks = [_recent(share, n) for share in ranks]
 
     def begin(self) -> None:
         """A text begins, with the acceptance of all texts: the last one may have been easy or difficult."""
-        self._all = recent(self._texts.value, min(self._all.n, DEFAULT.kept_scores))
+        self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.kept_scores))
 
     def doubt(self, share: float, n: int) -> bool:
         """If `n` new candidates of which this `share` is right contradict earlier texts, those count for little.
@@ -65,7 +70,7 @@ class Calibration:
     def sd(self) -> float:
         """Standard deviation of the mean."""
         share = min(max(self.mean, 0.1), 0.9)
-        return math.sqrt(share * (1 - share) / self._all.seen)
+        return math.sqrt(share * (1 - share) / min(self._all.n, 1 / self._all.weight))
 
     def probabilities(self) -> tuple[float, ...]:
         """a(c) for each bin, in the order of EDGES."""

@@ -206,10 +206,6 @@ class CostModel:
             known = _with_inferred(known, {i: time.estimate(doubt) * ratio for i, time in other.target_times.items()})
         return _interpolated(known, n, doubt) if known else [0.0] * n
 
-    def target_ms(self) -> dict[int, float]:
-        """T(n) in ms for each n that was measured in this run and condition."""
-        return {n: 1000 * time.value for n, time in sorted(self.target_times.items()) if time.is_fresh}
-
     # What is kept
 
     def state(self) -> CostState:

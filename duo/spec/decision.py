@@ -4,11 +4,10 @@ A batch of k candidates, of which the first i survive with probability s_i = a(c
 
     value(k, wait) = 1 + Σ s_i - λ · (wait + T(k+1)) + s_{k+1} · worth(head start)
 
-tokens: the tokens it adds, minus what the time it takes yields at the rate λ, plus the value of the head start that
-the draft keeps if all k candidates and the target's own next token are as drafted. T is the target's time for a batch;
-λ and worth() come from duo/spec/forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that
-rate.
-What the draft prepares for a rejection is left out: in replays it made no difference (benchmarks/NOTES.md).
+tokens: the tokens it adds, minus what the time it takes yields at the rate λ, plus the value of the head start that the
+draft keeps if all k candidates and the target's own next token are as drafted. T is the target's time for a batch; λ
+and worth() come from duo/spec/forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that
+rate. What the draft prepares for a rejection is left out: in replays it made no difference (benchmarks/NOTES.md).
 
 Both rules return a number of candidates. One larger than `len(chances)` means: wait for the next one.
 
@@ -75,8 +74,8 @@ def best_in_order(
 
     The confidence of a candidate depends on the token drawn before it, so whether one is verified must not depend on
     later confidences or on how many there are (see Rejection in duo/spec/verify.py). Candidates are taken from left to
-    right while the value of some longer batch, with `mean` for the rest, exceeds that of stopping. The
-    head start, which depends on later draws, has no value here.
+    right while the value of some longer batch, with `mean` for the rest, exceeds that of stopping. The head start,
+    which depends on later draws, has no value here.
     """
     survival, n_max = 1.0, len(target_s) - 1
     for k in range(n_max):

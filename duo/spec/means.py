@@ -16,20 +16,10 @@ class Mean:
     value: float = 0.0
     n: int = 0  # values, or as many as the first one counts for
 
-    @property
-    def seen(self) -> float:
-        """How many values of equal weight are as much evidence."""
-        return min(self.n, 1 / self.weight)
-
     def add(self, value: float) -> None:
         """Add one value."""
         self.n += 1
         self.value += max(self.weight, 1 / self.n) * (value - self.value)
-
-
-def recent(value: float, n: int) -> Mean:
-    """A mean of the latest values; `value` counts as `n` of them."""
-    return Mean(1 - DEFAULT.memory, value, n)
 
 
 class Time(Mean):

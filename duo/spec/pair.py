@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -68,10 +68,8 @@ class PairModel:
     def _on_cores(self, n_cores: int) -> tuple[CostModel, CostModel]:
         if n_cores not in self._costs:
             alone, both, slower = CostModel(), CostModel(), DEFAULT.slower
-            alone.relatives, both.relatives = (
-                [(both, _AS_FAST)],
-                [(alone, _AS_FAST if self.separate_devices else slower)],
-            )
+            alone.relatives = [(both, _AS_FAST)]
+            both.relatives = [(alone, _AS_FAST if self.separate_devices else slower)]
             for earlier in self._costs.values():
                 for mine, theirs in zip((alone, both), earlier, strict=True):
                     mine.relatives.append((theirs, slower))
@@ -144,21 +142,15 @@ class PairModel:
         found = self.forecasts(DEFAULT.excellent, -1.0)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 
-    def estimates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, RateEstimate]:
-        """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were.
-
-        Empty while costs are unknown.
-        """
-        if not (found := self.forecasts() if found is None else found):
-            return {}
+    def estimates(self, found: Mapping[Schedule, Forecast]) -> dict[Schedule, RateEstimate]:
+        """What rates() says about these forecasts, and how uncertain it is."""
         mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
         low, high = self.forecasts(max(0.0, mean - sd), _BOTH), self.forecasts(min(SURE, mean + sd), -_BOTH)
-        return {
-            s: RateEstimate(
-                rate, min(1.0, low[s].rate / found[s].rate) * rate, max(1.0, high[s].rate / found[s].rate) * rate
-            )
-            for s, rate in self.rates(found).items()
-        }
+        estimates = {}
+        for s, rate in self.rates(found).items():
+            worse, better = min(1.0, low[s].rate / found[s].rate), max(1.0, high[s].rate / found[s].rate)
+            estimates[s] = RateEstimate(rate, worse * rate, better * rate)
+        return estimates
 
     def rates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, float]:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were."""
@@ -205,11 +197,6 @@ class PairModel:
             return n_threads in self.alone.draft_times
         return n_sequences in {*self.alone.branch_times, *self.concurrent.branch_times}
 
-    def learn_ranks(self, ranks: Iterable[int]) -> None:
-        """The target's token, where a drafted one was wrong, was its alternative of these ranks; -1: none of them."""
-        for rank in ranks:
-            self.calibration.add_rank(rank)
-
     def learn_latency(self, seconds: float) -> None:
         """A remote draft answered a new epoch after `seconds`, not counting the time it took to draft the token."""
         self._latency.add(max(seconds, 1e-6))
@@ -224,10 +211,11 @@ class PairModel:
 
     def state(self) -> PolicyState:
         """What was learned, as JSON types."""
-        acceptance = {mode: found.state() for mode, found in self._calibrations.items() if mode and found.n_scored}
         return {
             "costs": {str(n): [costs.state() for costs in both] for n, both in self._costs.items()},
-            "acceptance": acceptance,
+            "acceptance": {
+                mode: found.state() for mode, found in self._calibrations.items() if mode and found.n_scored
+            },
             "read_s": self._read.value,
             "latency_s": self._latency.value,
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},

@@ -4,24 +4,17 @@ llama.cpp offloads the last layers of a model: with n_gpu_layers = n these are t
 others, assigned to the devices in order and in proportion to `tensor_split`. The rest stays on the host, as does the
 token embedding, of which each token reads only one row.
 
-A model fills devices from the last to the first, because fewer devices mean fewer transfers. One model is placed first
-and the other in the remaining memory. These placements are compared:
-
-    the draft first, across all its devices or on a single one, then the target
-    the same, with the target only on devices without the draft
-    the target first, then the draft
-
-If both models fit completely, both are offloaded completely in each of these. The placement with the highest forecast
-rate is used; among equals, the first. The forecast assumes that
+A model fills devices from the last to the first, because fewer devices mean fewer transfers. Either the draft is placed
+first, across all its devices or on a single one, then the target, on all devices or on those without the draft; or the
+target first, then the draft. The placement with the highest forecast rate is used; among equals, the first of these.
+The forecast assumes that
 
 -   each token reads all weights once, at the bandwidth of the device or host that holds them (for a mixture of experts
     this overestimates the gain from drafting); reading the KV cache costs nothing;
 -   devices are limited by memory bandwidth, so a batch costs as much as one token; on the host each further token adds
     a seventh (measured on two cores);
--   each candidate is accepted with the same probability if all before it are;
 -   where both models share a device, or both have layers on the host, the target has priority and the draft gets the
-    remaining time. If the target is only there, none remains and they run sequentially. On different devices they run
-    concurrently.
+    remaining time. If the target is only there, none remains and they run sequentially.
 
 Only the ratios of the bandwidths matter, because rates are compared, not reported.
 """
@@ -35,11 +28,8 @@ from typing import NamedTuple
 
 from duo.spec.forecast import overlapped, taking_turns
 
-# Bytes to leave free on each device, as llama.cpp does (common.h, fit_params_target): for the driver, for errors in the
-# estimates of buffers.
+# Bytes to leave free on each device, as llama.cpp does (common.h, fit_params_target): for the driver and for errors.
 MARGIN = 1 << 30
-
-# Assumptions of the forecast.
 _ACCEPTANCE = 0.7  # typical for a small draft of the same family
 _N_MAX, _N_AHEAD = 8, 16  # the most candidates in a batch, and tokens that the draft is ahead
 _DEVICE_BYTES_PER_S, _HOST_BYTES_PER_S = 400e9, 40e9  # the host: two channels of DDR4 or DDR5
@@ -100,11 +90,7 @@ def place(
     target_layers: int | None = None,
     draft_layers: int | None = None,
 ) -> Placement:
-    """Place both models where the forecast rate is highest: see the module's docstring.
-
-    `target_layers` and `draft_layers`: required n_gpu_layers (negative: all); None: as many as fit. Required layers are
-    placed even if they do not fit, in proportion to the free memory.
-    """
+    """Place both models: see above. `target_layers`, `draft_layers`: required n_gpu_layers, as for fill()."""
     free = _free([*target_rooms, *draft_rooms])
     ways = []
     for rooms in (draft_rooms, *([room] for room in draft_rooms)):
@@ -137,7 +123,7 @@ def _less(free: Mapping[str, int], rooms: Sequence[Room], layout: Layout) -> dic
 def fill(
     model: Footprint, rooms: Sequence[Room], n_layers: int | None = None, free: Mapping[str, int] | None = None
 ) -> Layout:
-    """Place one model: as many layers as fit, or exactly `n_layers` (negative: all) even if they do not fit.
+    """Place one model: as many layers as fit, or exactly `n_layers` (negative: all), in proportion to the free memory.
 
     `free`: usable bytes in each room, 0 for rooms not named there; None: what the rooms have, less the margin.
     """

@@ -141,13 +141,11 @@ class Policy(Learner):
 
     def statistics(self) -> PolicyStatistics:
         """What was learned and decided."""
-        alone, concurrent, sizes = self.alone, self.concurrent, range(1, self.n_max + 2)
+        both = alone, concurrent = self.alone, self.concurrent
         max_rate, found = self.max_rate(), self.forecasts() if self.scores else {}
-        both = alone, concurrent
+        knows_branches = concurrent.draft_s and any(costs.branch_times for costs in both)
+        times = [sorted(costs.target_times.items()) for costs in both]
         curves = [[1000 * seconds for seconds in costs.curve(self.n_max + 1)] for costs in both]
-        by_sequences = (
-            range(1, MAX_BRANCHES + 2) if concurrent.draft_s and any(costs.branch_times for costs in both) else ()
-        )
         return PolicyStatistics(
             schedule=self.schedule,
             schedules=tuple(self.schedules),
@@ -161,14 +159,16 @@ class Policy(Learner):
             ranks=self.calibration.ranks,
             max_gain=self.max_gain(),
             alone_ms=AloneTimes(
-                1000 * alone.alone_here_s() or None if self.is_steady else None, 1000 * alone.target(1).before or None
+                self.is_steady * 1000 * alone.alone_here_s() or None, 1000 * alone.target(1).before or None
             ),
-            target_ms=ByCondition(alone.target_ms(), concurrent.target_ms()),
+            target_ms=ByCondition(*({n: 1000 * time.value for n, time in each if time.is_fresh} for each in times)),
             draft_ms=ByCondition(1000 * alone.draft_s or None, 1000 * concurrent.draft_s or None),
-            draft_ms_by_sequences=[1000 * concurrent.draft_time(0.0, n) for n in by_sequences],
+            draft_ms_by_sequences=[
+                1000 * concurrent.draft_time(0.0, n) for n in range(1, MAX_BRANCHES + 2) if knows_branches
+            ],
             latency_ms=1000 * self.latency_s or None,
             curve_ms=ByCondition(*(curve if curve[0] else None for curve in curves)),
-            measured=ByCondition(*([n for n in sizes if costs.target(n).n] for costs in both)),
+            measured=ByCondition(*([n for n, time in each if time.n and n <= self.n_max + 1] for each in times)),
             pair_ms=1000 * alone.pair_time() if alone.pair_times else None,
         )
 

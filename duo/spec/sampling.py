@@ -173,10 +173,7 @@ def softmax(logits: Logits) -> Floats:
 
 
 def confidence(scores: Logits) -> float:
-    """The gap between the two largest of `[n]` scores.
-
-    It ranks candidates as well as a probability does, without a sum over the vocabulary.
-    """
+    """The gap between the two largest of `[n]` scores: it ranks candidates as well as a probability, and is cheaper."""
     return runners_up(scores, int(scores.argmax()), 1)[0]
 
 

@@ -22,11 +22,11 @@ class Contradiction(NamedTuple):
 class Session:
     """The state of one text, and the rules by which drafted tokens are taken or dropped.
 
-    `accepted` is the prompt and everything the target added. The `pending` candidates continue it without a gap.
-    `epoch` counts how often the chain was broken, usually because the target contradicted it: a local draft's token
-    from an earlier epoch is stale. A remote draft learns of a new epoch late, and detects by itself where the text left
-    its chain; its tokens are valid if they were drafted with knowledge of the first `settled` tokens, of which the last
-    contradicted a drafted token.
+    `accepted` is the prompt and everything the target added; the `pending` candidates continue it. `epoch` counts how
+    often the chain was broken, usually because the target contradicted it: a local draft's token from an earlier epoch
+    is stale. A remote draft learns of a new epoch late, and detects by itself where the text left its chain; its tokens
+    are valid if they were drafted with knowledge of the first `settled` tokens, of which the last contradicted a
+    drafted token.
 
     While the target verifies, a local draft may continue likely outcomes besides its chain. When one of them comes
     true, its tokens are the pending candidates of the new epoch.
@@ -51,13 +51,12 @@ class Session:
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int | None = None) -> bool:
         """Take a drafted token for `position`. False if the draft's chain is wrong and must be reconciled.
 
-        `n_known`: number of accepted tokens known to a remote draft when it made the token; None for a local draft,
-        which knows all tokens of its epoch.
+        `n_known`: how many accepted tokens a remote draft knew when it made the token; None for a local draft.
 
         Dropped are tokens that are stale, outside the target's vocabulary, for an accepted position (True, if it is
         equal), or after a gap, where a new epoch begins, so that the draft restarts. A second token for a pending
-        position is dropped from a remote draft; from a local one, whose tokens may be translated, it replaces the
-        first and what follows.
+        position is dropped from a remote draft; from a local one, whose tokens may be translated, it replaces the first
+        and what follows.
         """
         if not 0 <= guess.token < self.n_vocab or self._is_stale(epoch, position, n_known):
             return False
@@ -74,10 +73,7 @@ class Session:
         return True
 
     def prepare(self, epoch: int, outcome: Outcome, position: int, guess: Guess) -> bool:
-        """Take a token that continues `outcome`. False if it is of no use.
-
-        If the outcome has just come true, the token continues the candidates.
-        """
+        """Take a token that continues `outcome`, or the candidates if it has just come true. False: it is of no use."""
         if epoch == self.epoch - 1 and outcome == self.came_true:
             return self.offer(self.epoch, position, guess)
         if epoch != self.epoch or outcome.position < len(self.accepted) or not 0 <= guess.token < self.n_vocab:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,10 +112,5 @@ def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
 def whole(text: bytes | bytearray, end: int | None = None) -> int:
     """Length of `text[:end]` without an incomplete UTF-8 character at its end."""
     end = len(text) if end is None else end
-    for n in range(1, min(3, end) + 1):
-        byte = text[end - n]
-        if byte >= 0xC0:  # the first byte of a character of two to four
-            return end - n if n < 2 + (byte >= 0xE0) + (byte >= 0xF0) and byte < 0xF8 else end
-        if byte < 0x80:
-            break
-    return end
+    start = max(0, end - 3)
+    return start + codecs.utf_8_decode(text[start:end], "replace", False)[1]

@@ -47,8 +47,8 @@ class Verifier:
         """The accepted candidates, then the target's own token: *recovered* after a rejection, else the *bonus*.
 
         target_logits: `[k+1, n_vocab]`; row i predicts the token after `candidates[:i]`, at `position + i`. `recent`:
-        the last `n_recent` tokens before `position`. Raises GrammarError if no token is allowed at `position`, and
-        what the constraint raises. If none is allowed later, the text ends with the tokens before.
+        the last `n_recent` tokens before `position`. Raises GrammarError if no token is allowed at `position`, and what
+        the constraint raises. If none is allowed later, the text ends with the tokens before.
         """
         tokens = tuple([guess.token for guess in candidates])
         for i, guess in enumerate((*candidates, None)):

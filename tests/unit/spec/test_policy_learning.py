@@ -56,7 +56,7 @@ def test_a_wrong_forecast_is_corrected() -> None:
 def test_estimates_lie_between_the_low_and_the_high_one_and_what_is_shown_below_the_limit() -> None:
     made = policy(FLAT, 0.009, 0.9, schedules=ALL)
     made.restore(made.state() | {"bias": {"off": 2.0, "sync": 2.0, "async": 99.0}})
-    for estimate in made.estimates().values():
+    for estimate in made.estimates(made.forecasts()).values():
         assert estimate.low <= 1.001 * estimate.rate <= 1.002 * estimate.high
     assert made.rates()[ASYNC] == pytest.approx(2.0 * made.forecasts()[ASYNC].rate), "a correction is limited"
     shown = made.statistics().forecast_tokens_per_s
@@ -375,7 +375,8 @@ def test_as_many_outcomes_as_pay_are_prepared_or_as_many_as_were_given() -> None
     assert knowing(DEAR).lookahead().n_branches == 0
     assert [knowing(DEAR, branches=n).lookahead().n_branches for n in (0, 3, 8)] == [0, 3, 8]
     for rank, is_right in ((-1, False), (0, True)):
-        made.learn_ranks([rank] * 200)
+        for _ in range(200):
+            made.calibration.add_rank(rank)
         made.begin(0, mode="greedy")
         assert (made.lookahead().n_branches > 0) is is_right
 
@@ -394,7 +395,8 @@ def test_no_outcomes_are_prepared_where_that_is_impossible(branches: int | None)
 
 def test_what_is_known_of_branches_is_reported_and_kept() -> None:
     made = knowing(CHEAP)
-    made.learn_ranks([0, 2, -1])
+    for rank in (0, 2, -1):
+        made.calibration.add_rank(rank)
     found = made.statistics()
     assert (found.n_branches, found.ranks) == (made.lookahead().n_branches, made.lookahead().ranks)
     assert found.draft_ms_by_sequences == pytest.approx([1000 * s for s in CHEAP.branch_s])
