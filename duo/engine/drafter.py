@@ -113,7 +113,7 @@ class Drafter:
         if not whole:
             context.rollback(0)
         end = self._now()
-        self.metrics.draft_events.append(Event("draft", "probe", start, end, len(text)))
+        self.metrics.events.append(Event("draft", "probe", start, end, len(text)))
         return Probe(scores, len(text), end - start, whole)
 
     def _recent(self, position: int, branch: Sequence[int] = ()) -> Sequence[int]:

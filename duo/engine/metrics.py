@@ -34,7 +34,7 @@ SHARED, TRANSLATED = "shared", "translated"  # vocabularies of a draft
 
 @dataclass(slots=True)
 class Metrics:
-    """What one generation records. Each of the two threads appends to its own lists."""
+    """What the two threads of one generation record."""
 
     clock: Clock = field(default_factory=Clock)
     started: float = math.nan  # default: now
@@ -44,7 +44,6 @@ class Metrics:
     policy: Policy | None = None  # of the last draft that was used; None: it had none
 
     # The target thread's
-    events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     # Contradictions of the draft while there were branches, and those of which the outcome was prepared, by position
     contradictions: Counter[int] = field(default_factory=Counter)
@@ -53,10 +52,10 @@ class Metrics:
     # The draft's, on whichever thread it computes
     vocabulary: str | None = SHARED
     lost_to_translation: int | None = 0
-    draft_events: list[Event] = field(default_factory=list)
     n_prepared: int = 0  # outcomes
 
     # Both threads'
+    events: list[Event] = field(default_factory=list)
     n_pending: int = 0  # candidates awaiting verification
     details: list[Event] | None = None  # for a trace only; None: no trace is written
 
@@ -77,11 +76,11 @@ class Metrics:
 
     def drafted(self, start: float, end: float, n_tokens: int, lane: str = "draft") -> None:
         """The draft made one token, for which it decoded `n_tokens`."""
-        self.draft_events.append(Event(lane, "draft" if n_tokens == 1 else "catch up", start, end, n_tokens))
+        self.events.append(Event(lane, "draft" if n_tokens == 1 else "catch up", start, end, n_tokens))
 
     def prepared(self, start: float, end: float, n_branches: int, n_opened: int) -> None:
         """The decode of drafted(), or another, added a token to each of `n_branches`, of which `n_opened` are new."""
-        self.draft_events.append(Event("branches", "branch", start, end, n_branches))
+        self.events.append(Event("branches", "branch", start, end, n_branches))
         self.n_prepared += n_opened
 
     def resolved(self, position: int, hit: bool) -> None:
@@ -130,7 +129,7 @@ class Totals:
         """`recent_s`: the seconds that recent() is about."""
         self.metrics = metrics
         self._recent_s = recent_s
-        self._n_seen = [0] * 4
+        self._n_seen = [0] * 3
         self.n_tokens = self._n_first = 0  # of the text, and of its first step
         self._first_s = self.last_s = 0.0  # the ends of the first step and the last
         self.schedule = Schedule.OFF  # of the last step
@@ -145,7 +144,7 @@ class Totals:
     def update(self) -> list[Record]:
         """Add what was recorded since the last call, and return it, list by list."""
         log = self.metrics
-        lists: list[Sequence[Record]] = [log.events, log.draft_events, log.steps, log.details or []]
+        lists: list[Sequence[Record]] = [log.events, log.steps, log.details or []]
         seen, self._n_seen = self._n_seen, list(map(len, lists))  # other threads append to them
         *counted, details = (records[a:b] for records, a, b in zip(lists, seen, self._n_seen, strict=True))
         fresh = list(chain(*counted))
@@ -222,23 +221,26 @@ class Totals:
                 tokens_by_schedule=dict(self._tokens_by_schedule),
                 stop=log.stop,
             ),
-            self._draft_statistics() if log.draft_events or log.draft_error is not None else None,
-            LookupStatistics(
+            self._draft_statistics(),
+            None
+            if not lookup.verified
+            else LookupStatistics(
                 lookup.verified,
                 lookup.accepted,
                 lookup.accepted / lookup.verified,
                 lookup.decodes,
                 dict(lookup.accepted_by_schedule),
-            )
-            if lookup.verified
-            else None,
+            ),
         )
 
-    def _draft_statistics(self) -> DraftStatistics:
+    def _draft_statistics(self) -> DraftStatistics | None:
+        """None if there was no draft."""
         log, time = self.metrics, self.time_by_activity
+        drafting = [(event.start, event.end) for event in log.events if event.lane != "target"]
+        if not drafting and log.draft_error is None:
+            return None
         n_drafted = time["draft"].n + time["catch up"].n + time["branch"].n_tokens
-        drafting = [(event.start, event.end) for event in log.draft_events]
-        computing = [(event.start, event.end) for event in log.events if event.name != "wait"]
+        computing = [(event.start, event.end) for event in log.events if event.name in ("prompt", "decode")]
         return DraftStatistics(
             drafted=n_drafted,
             verified=self.draft.verified,

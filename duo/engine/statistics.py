@@ -151,36 +151,27 @@ class Statistics:
 class CandidateTotals:
     """Candidates of one source, while they are counted."""
 
-    verified_at: Counter[int] = field(default_factory=Counter)  # by position in the batch
-    accepted_at: Counter[int] = field(default_factory=Counter)
+    verified: int = 0
+    accepted: int = 0
+    decodes: int = 0  # of the target, that verified some
     accepted_by_schedule: Counter[str] = field(default_factory=Counter)
+    _verified_at: Counter[int] = field(default_factory=Counter)  # by position in the batch
+    accepted_at: Counter[int] = field(default_factory=Counter)
 
     def add(self, step: StepRecord) -> None:
         """Add the candidates of a step."""
-        self.verified_at.update(range(step.n_candidates))
-        self.accepted_at.update(range(step.n_accepted))
         if step.n_candidates:
+            self.verified += step.n_candidates
+            self.accepted += step.n_accepted
+            self.decodes += 1
             self.accepted_by_schedule[step.schedule.value] += step.n_accepted
-
-    @property
-    def verified(self) -> int:
-        """Candidates that were verified."""
-        return self.verified_at.total()
-
-    @property
-    def accepted(self) -> int:
-        """Candidates that were accepted."""
-        return self.accepted_at.total()
-
-    @property
-    def decodes(self) -> int:
-        """Decodes of the target that verified some."""
-        return self.verified_at[0]
+            self._verified_at.update(range(step.n_candidates))
+            self.accepted_at.update(range(step.n_accepted))
 
     @property
     def accept_rate_by_position(self) -> list[float]:
         """Share of the candidates at each position in the batch that were accepted."""
-        return [self.accepted_at[i] / self.verified_at[i] for i in range(len(self.verified_at))]
+        return [self.accepted_at[i] / n for i, n in enumerate(self._verified_at.values())]
 
 
 @dataclass(slots=True)

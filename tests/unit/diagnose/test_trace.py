@@ -70,7 +70,7 @@ def test_what_is_recorded_is_written_as_a_trace_of_chrome(path: Path, monkeypatc
     assert found[0]["args"] == {"name": "duo", "about": ABOUT}
     named = {event["args"]["name"]: event["tid"] for event in found if event["name"] == "thread_name"}
     assert named == LANES
-    spans = [*metrics.events, *metrics.draft_events]
+    spans = [*metrics.events]
     spans += [event for event in metrics.details or () if event.lane != "queue"]
     spans += [Event("target", "commit", step.start, step.end, step.n_tokens) for step in metrics.steps]
 
