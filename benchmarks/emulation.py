@@ -18,7 +18,7 @@ from duo.bench.contestants import write_here
 from duo.bench.rounds import Contestant, Job, Run
 from duo.config import DraftConfig
 from duo.diagnose.machine_file import Pair
-from duo.engine.contexts import time_branches, time_draft
+from duo.engine.contexts import time_draft
 from duo.engine.decoder import Cache
 from duo.engine.engine import Engine
 from duo.engine.generation import Sources
@@ -90,8 +90,7 @@ class Emulation:
             aborts=self.pair.machine.aborts,
             kind=kind,
         )
-        time_draft(context, slot.draft_model, threads.draft, policy)
-        time_branches(context, slot.draft_model, policy)
+        time_draft(context, slot.draft_model, threads, policy)
         self.account.times.clear()
         return policy
 

@@ -76,12 +76,11 @@ def background(
     items, stop = InterruptibleQueue[T](), stop or threading.Event()
 
     def run() -> None:
-        error: BaseException | None = None
         try:
             work(items.put, stop)
-        except BaseException as raised:  # raised in the iterating thread
-            error = raised
-        items.end(error)
+            items.end()
+        except BaseException as error:  # raised in the iterating thread
+            items.end(error)
 
     thread = threading.Thread(target=run, name=name)
     with lifeline.notifying(items.end):

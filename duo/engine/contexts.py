@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
@@ -30,7 +30,6 @@ _MAX_S = 2.0
 _SHOWN_EVERY_S = 2.0  # the progress of a warm-up that takes longer
 N_SEQUENCES = (2, 5, 9)  # for which the time of a draft with branches is measured
 _MAX_BRANCHED_S = 0.1  # after which no more sequences are tried
-_FAILED = math.inf  # the time of a decode that failed or was aborted
 
 
 def context_size(model: Model, config: EngineConfig, n_prompt: int, n_predict: int, n_reusable: int) -> int:
@@ -121,40 +120,44 @@ def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -
     sizes = [min(_PAIR, most)] if model.places == {CPU} else [1, *range(1, most + 1)]
     some = [token for token in (model.bos, model.eos) if token >= 0] or [0]
     one_s, shown = 0.0, time.perf_counter()
-    for n in sizes:
-        # Measured without compiling: a batch takes at least as long as one token.
-        if n > _PAIR and n * one_s > _MAX_S:
-            return
-        seconds = _time(context, (n * some)[:n], min(n, n_rows_most))
-        if seconds == _FAILED:
-            return
-        if time.perf_counter() - shown > _SHOWN_EVERY_S:
-            shown = time.perf_counter()
-            log.info("warming up %s: %d of %d batch sizes", model.path.name, n, most)
-        if n == 1:
-            one_s = seconds
-
-
-def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: Policy) -> None:
-    """Tell `policy` the time of one token with each number of threads of `choices` for which it knows none."""
-    for n_threads in choices:
-        if not policy.knows_draft(n_threads):
-            context.set_threads(n_threads, n_threads)
-            if (seconds := _time_token(context, model)) == _FAILED:
+    with _trying():
+        for n in sizes:
+            # Measured without compiling: a batch takes at least as long as one token.
+            if n > _PAIR and n * one_s > _MAX_S:
                 return
-            policy.learn_warmup(n_threads, seconds)
+            seconds = _time(context, (n * some)[:n], min(n, n_rows_most))
+            one_s = one_s if n > 1 else seconds
+            if time.perf_counter() - shown > _SHOWN_EVERY_S:
+                shown = time.perf_counter()
+                log.info("warming up %s: %d of %d batch sizes", model.path.name, n, most)
 
 
-def time_branches(context: Decoder, model: Model, policy: Policy) -> None:
-    """Tell `policy` how much longer a token in each of several sequences takes than one. The context must be warm."""
-    unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not policy.knows_draft(1, n)]
-    one_s = _time_token(context, model) if unknown else _FAILED
-    for n in unknown if one_s < _FAILED else ():
-        if (seconds := _time_token(context, model, n)) == _FAILED:
-            return
-        policy.learn_branches(n, seconds / one_s)
-        if seconds > _MAX_BRANCHED_S:
-            return
+def time_draft(context: Decoder, model: Model, threads: ThreadConfig, policy: Policy) -> None:
+    """Tell `policy` what it does not know of a draft, whose context must be warm.
+
+    That is the time of a token with each number of threads, and how much longer one in each of several sequences takes.
+    """
+    with _trying():
+        for n_threads in threads.draft:
+            if not policy.knows_draft(n_threads):
+                context.set_threads(n_threads, n_threads)
+                policy.learn_warmup(n_threads, _time_token(context, model))
+        context.set_threads(threads.concurrent[1], threads.concurrent[1])
+        unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not policy.knows_draft(1, n)]
+        one_s = _time_token(context, model) if unknown else 0.0
+        for n in unknown:
+            seconds = _time_token(context, model, n)
+            policy.learn_branches(n, seconds / one_s)
+            if seconds > _MAX_BRANCHED_S:
+                return
+
+
+@contextmanager
+def _trying() -> Iterator[None]:
+    try:
+        yield
+    except DecodeError as error:
+        log.debug("the warm-up ended: %s", error)
 
 
 def _time_token(context: Decoder, model: Model, n_sequences: int = 1) -> float:
@@ -174,9 +177,6 @@ def _time(context: Decoder, tokens: list[int], n_rows: int, n_sequences: int = 1
         else:
             context.decode(tokens, n_rows)
         return time.perf_counter() - start
-    except DecodeError as error:
-        log.debug("the warm-up ended: %s", error)
-        return _FAILED
     finally:
         for sequence in branches:
             context.drop(sequence)

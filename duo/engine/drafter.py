@@ -163,7 +163,7 @@ class QueueSide(Protocol):
 
 @dataclass(eq=False)
 class DraftThread:
-    """Runs `drafter` on its own thread for the duration of a `with` block, which joins the thread.
+    """Runs `drafter` on its own thread, from start() to stop().
 
     If the thread ends earlier, it closes the queue and sets `has_ended`; `error` is its exception, or None if the
     drafter can draft no more for this text.
@@ -179,11 +179,11 @@ class DraftThread:
         self.has_ended = False
         self._thread = self.drafter.metrics.clock.thread(self._run, "duo-draft")
 
-    def __enter__(self) -> DraftThread:
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         """Abort the current decode and join the thread."""
         self.queue.close()
         self.drafter.context.abort()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.config import GenerationConfig
-from duo.engine.background import Worker
+from duo.engine.background import InterruptibleQueue, Worker
 from duo.engine.contexts import check_length
 from duo.engine.generation import Sources
 from duo.engine.metrics import Metrics
@@ -173,10 +173,10 @@ class Engine:
         on_prompt: Callable[[int], None] = lambda _: None,
     ) -> Stream:
         """Generate after token ids: see submit()."""
-        stream = Stream(self.cancel)
-        request = TextRequest(prompt, config, stream.items.put, on_prompt, metrics or Metrics(), sources)
-        self.submit(request, stream.items.end)
-        stream.request = request
+        items = InterruptibleQueue[Step]()
+        request = TextRequest(prompt, config, items.put, on_prompt, metrics or Metrics(), sources)
+        stream = Stream(request, items, self.cancel)
+        self.submit(request, items.end)
         return stream
 
     def submit(self, request: TextRequest, end: Callable[[BaseException | None], None]) -> None:
@@ -235,17 +235,16 @@ class Engine:
         return future.result()
 
     def _write(self, request: TextRequest) -> None:
-        error: BaseException | None = None
         try:
             with lifeline.notifying(self.fail):
                 self._slot.write(request)
             self.fault = None
-        except BaseException as raised:  # raised in the thread that iterates
-            error = raised
-            if not isinstance(raised, DuoError):
+            self._end(request, None)
+        except BaseException as error:  # raised in the thread that iterates
+            if not isinstance(error, DuoError):
                 log.exception("a generation failed")
-                self.fault = repr(raised)
-        self._end(request, error)
+                self.fault = repr(error)
+            self._end(request, error)
 
     def _end(self, request: TextRequest, error: BaseException | None) -> None:
         if self._texts.pop(request, None) is not None:

@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,13 +89,10 @@ class CoresInUse:
     quota, with which others have their own share of the cores, there is no limit.
     """
 
-    def __init__(
-        self, *, follows: bool = True, n_cores: int | None = None, times: Callable[[], CpuTimes] = cpu_times
-    ) -> None:
+    def __init__(self, *, follows: bool = True) -> None:
         """`follows`: whether to limit the threads. If not, `fewest` says what the limit would have been."""
-        self.n_cores = self.fewest = n_cores or usable_cores()  # `fewest`: that other programs have left so far
+        self.n_cores = self.fewest = usable_cores()  # `fewest`: that other programs have left so far
         self._follows = follows
-        self._times = times
         self._since: CpuTimes | None = None  # the last reading
         self._n = self.n_cores  # to use now
         self._excess = 0.0  # core-seconds that others used of those that the decodes need; negative: seconds of less
@@ -108,7 +104,7 @@ class CoresInUse:
 
     def begin(self) -> None:
         """A warm-up or a text begins."""
-        self._since = self._since or self._times()
+        self._since = self._since or cpu_times()
         self.decoded()
 
     def decoded(self) -> bool:
@@ -116,7 +112,7 @@ class CoresInUse:
         since = self._since
         if since is None or time.monotonic() - since.now < _READ_EVERY_S:
             return False
-        self._since, before = self._times(), self.limit
+        self._since, before = cpu_times(), self.limit
         if self._since.total_s is not None and cpu_quota() is None:
             self._follow(other_cpu_use(since, self._since), self._since.now - since.now)
         return self.limit != before

@@ -34,7 +34,6 @@ class LocalDraft(QueuedDraft):
         """`translation`: of a draft with another vocabulary than the target's."""
         super().__init__(policy)
         self._translation = translation
-        self._translated: TranslatedTarget | None = None  # of the drafter
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self._cache = cache
         self._context = cache.context
@@ -52,7 +51,6 @@ class LocalDraft(QueuedDraft):
         """See Source. A draft that shares no device with the target starts during the target's prefill."""
         super().begin(request)
         self._interrupted = False
-        self._context.resume()  # interrupt() may have been called just after the end of the last text
         try:
             self._drafter = self._new_drafter(request)
         except Exception as error:  # whatever it is, the generation continues
@@ -71,10 +69,11 @@ class LocalDraft(QueuedDraft):
             return kind(context, self._queue, request.guesser, request.session.n_vocab, metrics, text)
         metrics.vocabulary = TRANSLATED
         text, translator = self._translation.begin(text)
-        self._translated, self._n_prompt = TranslatedTarget(self._queue, translator, metrics), len(text)
+        side = TranslatedTarget(self._queue, translator, metrics, tentative=lambda: self._thread is None)
+        self._n_prompt = len(text)
         self._cache.begin(text)
         guesser = self._translation.guesser(ends=not request.banned)
-        return Drafter(context, self._translated, guesser, context.n_vocab, metrics, text)
+        return Drafter(context, side, guesser, context.n_vocab, metrics, text)
 
     def end(self) -> None:
         """See Draft."""
@@ -83,7 +82,6 @@ class LocalDraft(QueuedDraft):
         if thread is not None and thread.error is not None:
             self._fail(thread.error)
         if self._drafter is not None:
-            self._context.resume()
             self._cache.end(self._drafter.end())
             self._drafter = None
 
@@ -132,8 +130,6 @@ class LocalDraft(QueuedDraft):
             super()._learn_drafted(drafted)
 
     def _draft_one(self, drafter: Drafter) -> None:
-        if self._translated is not None:
-            self._translated.tentative = True
         if not drafter.step():
             self._fail(None)
 
@@ -165,17 +161,15 @@ class LocalDraft(QueuedDraft):
     def _start_thread(self) -> None:
         if self._thread is None and not self._interrupted:
             assert self._drafter is not None
-            if self._translated is not None:
-                self._translated.tentative = False
             self._concurrent = self.threads.concurrent
             n = self._concurrent[1]
             self._context.set_threads(n, n)
             self._queue.open()
             self._thread = DraftThread(self._drafter, self._queue, self.threads.draft_cores)
-            self._thread.__enter__()
+            self._thread.start()
 
     def _stop_thread(self) -> None:
         if self._thread is not None:
-            self._thread.__exit__(None, None, None)
+            self._thread.stop()
             self._look()
             self._thread = None

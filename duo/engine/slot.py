@@ -11,15 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
-from duo.engine.contexts import (
-    can_verify,
-    context_size,
-    draft_context,
-    target_context,
-    time_branches,
-    time_draft,
-    warm_up,
-)
+from duo.engine.contexts import can_verify, context_size, draft_context, target_context, time_draft, warm_up
 from duo.engine.cores import ON_CPU, check_threads, follows_cores, pin, plan_threads, tuned_threads, within
 from duo.engine.decoder import Cache
 from duo.engine.draft import Draft, DraftRequest, TextSource
@@ -179,9 +171,7 @@ class Slot:
             if draft is not None and self.draft_model is not None:
                 warm_up(draft, self.draft_model, 2)
                 self.policy.use_cores(self.cores.limit)
-                time_draft(draft, self.draft_model, threads.draft, self.policy)
-                draft.set_threads(threads.concurrent[1], threads.concurrent[1])
-                time_branches(draft, self.draft_model, self.policy)
+                time_draft(draft, self.draft_model, threads, self.policy)
 
     def forget(self) -> None:
         """Clear the KV caches."""

@@ -27,12 +27,11 @@ class Completion:
 class Stream:
     """An iterator over the steps of a generation, which close(), the end of `with` and garbage collection cancel."""
 
-    request: TextRequest
-
-    def __init__(self, cancel: Callable[[TextRequest], None]) -> None:
-        self.items: InterruptibleQueue[Step] = InterruptibleQueue()
-        self._cancel = cancel
-        self._steps = iter(self.items)
+    def __init__(
+        self, request: TextRequest, items: InterruptibleQueue[Step], cancel: Callable[[TextRequest], None]
+    ) -> None:
+        self.request, self.items, self._cancel = request, items, cancel
+        self._steps = iter(items)
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -48,8 +47,7 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "request"):
-            self.request.cancelled.set()  # nothing else: this may run on any thread, under any lock
+        self.request.cancelled.set()  # nothing else: this may run on any thread, under any lock
 
     def close(self) -> None:
         """Cancel the generation. From any thread. The steps so far can still be iterated over."""
@@ -83,8 +81,7 @@ class AsyncSteps:
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Step] = deque()
         self._wake = asyncio.Event()
-        self._begun = False
-        self._ended = False
+        self._begun = self._ended = False
         self._error: BaseException | None = None
 
     def put(self, step: Step) -> None:

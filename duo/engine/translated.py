@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duo.engine.metrics import Metrics
@@ -61,7 +61,7 @@ class TranslatedTarget:
     translator: Translator
     metrics: Metrics
     local: bool = True  # whether a candidate may be replaced by a later one
-    tentative: bool = False  # whether to offer tokens that may change with the next drafted token
+    tentative: Callable[[], bool] = lambda: False  # whether to offer tokens that may change with the next drafted one
     _epoch: int = 0
     _replaces: bool = False  # whether the next guess replaces the last token told: see DraftUpdate.longer
 
@@ -97,7 +97,7 @@ class TranslatedTarget:
 
     def _offer(self, n_tokens: int, seconds: float) -> bool:
         """Offer what can be offered now; `seconds` per token, for the first of which `n_tokens` were decoded."""
-        offers = self.translator.offers(tentative=self.tentative, replace=self.local)
+        offers = self.translator.offers(tentative=self.tentative(), replace=self.local)
         self.metrics.lost_to_translation = self.translator.n_lost
         for position, (_, token, confidence) in offers:
             self.target.publish(self._epoch, position, Guess(token, confidence), n_tokens, seconds)

@@ -171,10 +171,11 @@ class DraftClient:
         cache.begin(text)
         drafter = Drafter(context, side, guesser, n_vocab, Metrics(), text)
         thread = DraftThread(drafter, target, on_end=lambda: send(Unable(begin.serial)))
+        thread.start()
         try:
-            with thread:
-                yield target
+            yield target
         finally:
+            thread.stop()
             cache.end(drafter.end())
             if thread.error is not None:
                 log.warning("the draft failed: %s", thread.error, exc_info=thread.error)

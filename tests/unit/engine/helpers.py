@@ -80,10 +80,9 @@ def make_queue(n_ahead: int = 6) -> CandidateQueue:
 class NoThread(DraftThread):
     """Replaces the draft's thread: the test moves the drafter."""
 
-    def __enter__(self) -> NoThread:
-        return self
+    def start(self) -> None: ...
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         self.queue.close()
 
 
@@ -115,7 +114,7 @@ class Unthreaded(LocalDraft):
         if self._thread is None:
             self._queue.open()
             self._concurrent = self.threads.concurrent
-            self._thread = NoThread(self.drafter, self._queue).__enter__()
+            self._thread = NoThread(self.drafter, self._queue)
 
 
 def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock | None = None) -> Unthreaded:

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from duo.engine.contexts import time_branches, time_draft, warm_up
+from duo.config import ThreadConfig
+from duo.engine.contexts import time_draft, warm_up
 from duo.errors import DecodeError
 from duo.spec.policy import Policy
 from tests.fakes import FakeContext
 
 CPU = frozenset({"CPU"})
 DEVICE = frozenset({"GPU0"})
+TRIED = ThreadConfig(1, 1, (1, 2, 4), (1, 3))
 
 
 def model(places: frozenset[str] = CPU) -> Any:
@@ -57,29 +59,22 @@ def test_after_an_abort_or_a_failure_nothing_is_decoded(ends: Callable[[FakeCont
     context.during = fail
     for places in (CPU, DEVICE):
         warm_up(context, model(places), 5)
-    time_draft(context, model(), (1, 2), policy)
-    time_branches(context, model(), policy)
-    assert len(context.batches) == (1 if ends else 6)
+    time_draft(context, model(), TRIED, policy)
+    assert len(context.batches) == (1 if ends else 3)
     assert (context.n_past, context.branches) == (0, {})
     assert not policy.knows_draft(1)
-
-
-def test_the_draft_is_measured_with_each_number_of_threads_that_the_policy_does_not_know() -> None:
-    context, policy = FakeContext(), knowing([2])
-    time_draft(context, model(), (1, 2, 4), policy)
-    assert all(map(policy.knows_draft, (1, 2, 4)))
-    assert context.teams == [1, 1, 4, 4], "the faster of two counts"
-    assert context.n_past == 0
 
 
 @pytest.mark.parametrize(
     ("n_branches", "known", "told"), [(8, (), [2, 5, 9]), (8, (5,), [2, 9]), (4, (), [2, 5]), (0, (), [])]
 )
-def test_a_draft_with_room_for_branches_is_timed_with_several_sequences(
+def test_a_draft_is_timed_with_all_numbers_of_threads_and_of_sequences_that_the_policy_does_not_know(
     n_branches: int, known: Sequence[int], told: list[int]
 ) -> None:
-    context, policy = FakeContext(n_branches=n_branches), knowing([1], known)
-    time_branches(context, model(), policy)
+    context, policy = FakeContext(n_branches=n_branches), knowing([2], known)
+    time_draft(context, model(), TRIED, policy)
+    assert all(map(policy.knows_draft, TRIED.draft))
     assert all(policy.knows_draft(1, n) for n in told)
-    assert context.batches == [n for n in (1, *told) for _ in range(2 if told else 0)], "relative to one sequence"
+    assert context.batches == [1, 1, 1, 1, *(n for n in (1, *told) for _ in range(2 if told else 0))]
+    assert context.teams == [1, 1, 4, 4, *[3, 3] * bool(told)], "the faster of two counts"
     assert (context.tokens, context.branches) == ([], {})

@@ -79,7 +79,7 @@ class System:
     """Cores of which others use `n_others`; None: unknown."""
 
     def __init__(self) -> None:
-        self.now, self.total_s, self.n_readings = 100.0, 0.0, 0
+        self.now, self.total_s, self.n_readings, self.n_cores = 100.0, 0.0, 0, 0
         self.n_others: float | None = 0.0
 
     def times(self) -> CpuTimes:
@@ -87,7 +87,8 @@ class System:
         return CpuTimes(self.now, None if self.n_others is None else self.total_s, 0.0)
 
     def cores(self, n_cores: int = 2, *, follows: bool = True) -> CoresInUse:
-        cores = CoresInUse(follows=follows, n_cores=n_cores, times=self.times)
+        self.n_cores = n_cores
+        cores = CoresInUse(follows=follows)
         cores.begin()
         return cores
 
@@ -110,6 +111,8 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
     monkeypatch.setattr(free_cores, "time", SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(free_cores, "_TICK_S", 1e-6)
     monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
+    monkeypatch.setattr(free_cores, "cpu_times", made.times)
+    monkeypatch.setattr(free_cores, "usable_cores", lambda: made.n_cores)
     return made
 
 

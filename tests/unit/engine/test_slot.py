@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -144,7 +143,7 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
     for module in (cores, free_cores):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     times = (free_cores.CpuTimes(10.0 * i, 0.0, 0.0) for i in count())
-    monkeypatch.setattr("duo.engine.slot.CoresInUse", partial(free_cores.CoresInUse, times=lambda: next(times)))
+    monkeypatch.setattr(free_cores, "cpu_times", lambda: next(times))
     monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
     monkeypatch.setattr(free_cores, "other_cpu_use", lambda *_: 1.0)
     slot = make(n_threads=n_threads, schedule="off")

@@ -88,7 +88,7 @@ class OneSide:
 
 def translated(side: OneSide) -> TranslatedTarget:
     translator = Translator(TARGET, DRAFT, len(PROMPT), DRAFT_PROMPT)
-    return TranslatedTarget(side, translator, Metrics(), tentative=True)
+    return TranslatedTarget(side, translator, Metrics(), tentative=lambda: True)
 
 
 def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -> None:
