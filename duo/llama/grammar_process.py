@@ -116,7 +116,7 @@ def _end(connection: Connection, log: IO[bytes], process: subprocess.Popen[bytes
 # In the process
 
 # llama.h, llama_token_data
-_TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 Tokens = npt.NDArray[np.void]
 
 
@@ -139,8 +139,8 @@ def main() -> None:
 
 def _serve(model: Model, connection: Connection) -> None:
     grammar = None
-    one = np.zeros(1, _TOKEN)
-    everything = np.zeros(model.n_vocab, _TOKEN)
+    one = np.zeros(1, TOKEN)
+    everything = np.zeros(model.n_vocab, TOKEN)
     everything["id"] = np.arange(model.n_vocab)
     while True:
         request = connection.recv_bytes()

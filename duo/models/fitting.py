@@ -34,25 +34,23 @@ def fit(
     `context` is an estimate; `name` is that of the first model in the log. A draft on RPC servers is fitted by its own
     process. Raises ModelError, UsageError or DeviceError.
     """
-    models = [_Placed(name, "n_gpu_layers", target, context)]
+    models = [_Placed(name, target, context)]
     if draft is not None and not draft.rpc_servers:
-        models.append(_Placed("draft", "draft_n_gpu_layers", draft, context))
+        models.append(_Placed("draft", draft, context))
     _check_weights(models)
     if not any(model.rooms and model.n_layers is None for model in models):
         return target, draft
-    first, *others = models
-    layouts: Sequence[Layout] = (
-        place(first.footprint, others[0].footprint, first.rooms, others[0].rooms, first.n_layers, others[0].n_layers)
-        if others
-        else [fill(first.footprint, first.rooms, first.n_layers)]
-    )
-    placed = [(model, layout) for model, layout in zip(models, layouts, strict=True) if model.rooms]
+    first, last = models[0], models[-1]
+    layouts: Sequence[Layout] = [fill(first.footprint, first.rooms, first.n_layers)]
+    if last is not first:
+        layouts = place(first.footprint, last.footprint, first.rooms, last.rooms, first.n_layers, last.n_layers)
+    placed = list(zip(models, layouts, strict=True))
     log.info(
         "layers on devices (%s): %s",
-        ", ".join(model.parameter for model, _ in placed),
-        ", ".join(model.summary(layout) for model, layout in placed),
+        ", ".join(model.parameter for model in models if model.rooms),
+        ", ".join(model.summary(layout) for model, layout in placed if model.rooms),
     )
-    target, *drafts = (model.placed(layout) for model, layout in zip(models, layouts, strict=True))
+    target, *drafts = (model.placed(layout) for model, layout in placed)
     return target, drafts[0] if drafts else draft
 
 
@@ -69,10 +67,11 @@ def _check_weights(models: Sequence[_Placed]) -> None:
 
 
 class _Placed:
-    """One of the models, in terms of duo.spec.placement. `parameter` is that of its number of layers."""
+    """One of the models, in terms of duo.spec.placement."""
 
-    def __init__(self, name: str, parameter: str, config: ModelConfig, context: ContextConfig) -> None:
-        self._name, self.parameter, self._config, self._context = name, parameter, config, context
+    def __init__(self, name: str, config: ModelConfig, context: ContextConfig) -> None:
+        self._name, self._config, self._context = name, config, context
+        self.parameter = f"{config.prefix}n_gpu_layers"
         self.n_layers = None if config.fits_layers else config.n_gpu_layers
         if config.split_mode not in ("none", "layer"):  # each layer is split
             self.n_layers = ALL_LAYERS
