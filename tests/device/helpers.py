@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from duo.engine.request import choosing, generation_config
 from duo.engine.slot import Slot
 from duo.loading import load
 from duo.spec.policy import Decision, Policy
-from duo.spec.schedule import Schedule
 from duo.spec.types import Logits, Proposal, common_prefix
-from tests.fakes import Eager, Preparing
+from tests.fakes import Preparing
 
 Layers = int | str
 
@@ -32,44 +30,25 @@ SEED = 5
 _WAIT_S = 0.5  # for the draft; nothing is asserted about less
 
 PROMPT = "the cat sat on the mat and the dog ran"
-GRAMMAR = 'root ::= ("the " | "cat " | "dog " | "sat " | [a-g] " ")+'
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": {"temperature": 0.8},
     "filtered": {"temperature": 1.2, "top_k": 20, "top_p": 0.9, "repeat_penalty": 1.2},
-    "grammar": {"grammar": GRAMMAR},
-    "sampled with a grammar": {"temperature": 0.8, "grammar": GRAMMAR},
 }
 
 
 class Patient(Preparing):
-    """Concurrent; waits until the draft has `n_awaited` candidates, so that some are certainly verified."""
+    """Concurrent; waits until the draft has two candidates, so that some are certainly verified."""
 
-    def __init__(self, n_branches: int = 0, n_awaited: int = 2) -> None:
+    def __init__(self, n_branches: int = 0) -> None:
         super().__init__(N_MAX, 2 * N_MAX, n_branches)
-        self._n_awaited = n_awaited
         self._n_seen = -1  # candidates before the last wait, which is repeated only if one came
 
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        if self._n_seen < len(drafted.guesses) < min(self._n_awaited, n_room - 1):
+        if self._n_seen < len(drafted.guesses) < min(2, n_room - 1):
             self._n_seen = len(drafted.guesses)
             return Decision(0, _WAIT_S)
         self._n_seen = -1
-        return super().decide(n_room, drafted, *others)
-
-
-class Repeating(Eager):
-    """Verifies whatever the lookup finds, and otherwise what the draft has."""
-
-    def __init__(self) -> None:
-        super().__init__(N_MAX, 2 * N_MAX, Schedule.SYNC)
-        self.n_found = 0  # candidates of the lookup
-
-    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        (found,) = others
-        if (n := min(self.n_max, n_room - 1, len(found.guesses))) > 0:
-            self.n_found += n
-            return Decision(n, origin=found.origin)
         return super().decide(n_room, drafted, *others)
 
 
@@ -158,18 +137,10 @@ def assert_as_on_cpu(
 def explained(
     slot: Slot, rows: Sequence[Logits], text: Sequence[int], chosen: Sequence[int], config: GenerationConfig
 ) -> bool:
-    """Whether two targets' logits after `text` explain that they choose different tokens.
-
-    They do if they differ by little, and each target chose what its logits say. A grammar, which judges the text so
-    far, is not known here: among the tokens that it allows, the chosen two must differ by less than the logits do.
-    """
-    difference = float(np.abs(rows[0] - rows[1]).max())
-    if difference > 0.05 * float(rows[0].std()):
+    """Whether two targets' logits after `text` explain different tokens: both choose as they say, and they are near."""
+    if np.abs(rows[0] - rows[1]).max() > 0.05 * rows[0].std():
         return False
-    if config.grammar is not None:
-        gap = float(rows[0][chosen[0]] - rows[0][chosen[1]])
-        return config.sampling.temp > 0 or 0 <= gap <= 2 * difference
-    _, guesser = choosing(slot.target, replace(config, grammar=None))
+    _, guesser = choosing(slot.target, config)
     recent = text[-guesser.n_recent :] if guesser.n_recent else ()
     return [guesser.judge(row.copy(), len(text), recent).token for row in rows] == list(chosen)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import SLOW_TARGET, duo, gated_target
+from tests.command import SLOW_TARGET, duo
 from tests.serving import BackProcess, LeadProcess, Served, free_port, wait_until
 
 PROMPT, N = "the cat sat on the mat and", 24
@@ -70,16 +70,3 @@ def test_a_lead_and_a_back_on_the_same_device(gpu: str, pair: tuple[Path, Path],
         assert lead.write(PROMPT, N) == plain, "without the back again"
         lead.send(signal.SIGTERM)
         assert lead.finish() == 0
-
-
-def test_a_run_and_its_back_on_the_same_device(gpu: str, pair: tuple[Path, Path], alone: bytes, tmp_path: Path) -> None:
-    report, gate = tmp_path / "run.json", tmp_path / "gate"
-    options = ("-dev", gpu, *ON_DEVICE, "--schedule", "async", "--back-port", "0", "--no-warmup", "--json", report)
-    with Served("-m", pair[0], *TEXT, *options, before=gated_target(gate)) as run:
-        port = int(run.wait_for(r"at ws://[\d.]+:(\d+)")[1])
-        with BackProcess(pair[1], port, "-dev", gpu, *ON_DEVICE) as back:
-            back.wait_for("connected to the lead")
-            gate.touch()
-            assert run.finish() == 0
-    assert json.loads(report.read_text())["draft"]["drafted"] > 0
-    assert run.stdout == alone
