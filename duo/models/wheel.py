@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from urllib.parse import unquote
 from urllib.request import url2pathname
@@ -65,17 +64,17 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
 
 def pip_settings() -> dict[str, str]:
     """pip's settings by name, from its files and its variables; without pip, from its variables alone."""
-    lines = []
+    found = {}
     if not child.is_frozen():
         command = child.call("pip._internal.cli.main", "config", "list")
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
-        )
-        lines = re.findall(r"^(global|download)\.([\w-]+)=(.*)$", done.stdout, re.MULTILINE)
-    # The general ones first.
-    found = {name: str(ast.literal_eval(value)) for _, name, value in sorted(lines, key=itemgetter(0), reverse=True)}
-    variables = {name.lower(): value for name, value in os.environ.items() if name.startswith("PIP_") and value}
-    return found | {name.removeprefix("pip_").replace("_", "-"): value for name, value in variables.items()}
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        for section in ("global", "download"):
+            lines = re.findall(rf"^{section}\.([\w-]+)=(.*)$", done.stdout, re.MULTILINE)
+            found |= {name: str(ast.literal_eval(value)) for name, value in lines}
+    for name, value in os.environ.items():
+        if name.startswith("PIP_") and value:
+            found[name.removeprefix("PIP_").replace("_", "-").lower()] = value
+    return found
 
 
 def index_urls(settings: dict[str, str]) -> list[str]:
@@ -111,7 +110,6 @@ def _get(client: httpx.Client, index: httpx.URL, url: httpx.URL) -> Iterator[htt
     is_same = (index.scheme, index.host, index.port) == (url.scheme, url.host, url.port)
     auth = (index.username, index.password) if index.username and is_same else None
     with client.stream("GET", url.copy_with(userinfo=b"", fragment=None), auth=auth) as response:
-        response.raise_for_status()
         yield response
 
 
@@ -119,14 +117,12 @@ def _find_wheel(get: Get, index: httpx.URL, requirement: str) -> httpx.URL | Non
     """The address of the wheel in the page of its project (PEP 503); None if this index does not have it."""
     name, _, version = requirement.partition("==")
     project = canonicalize_name(name)
-    try:
-        with get(index.join(f"{index.path.rstrip('/')}/{project}/")) as response:
-            links = map(html.unescape, _LINK.findall(response.read().decode("utf-8", "replace")))
-            found = map(response.url.join, links)
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code == 404:
+    with get(index.join(f"{index.path.rstrip('/')}/{project}/")) as response:
+        if response.status_code == 404:
             return None
-        raise
+        response.raise_for_status()
+        links = _LINK.findall(response.read().decode("utf-8", "replace"))
+    found = (response.url.join(html.unescape(link)) for link in links)
     first = f"{project.replace('-', '_')}-{version}-"
     return next((url for url in found if _name(url).lower().startswith(first) and url.path.endswith(".whl")), None)
 
@@ -138,6 +134,7 @@ def _name(url: httpx.URL) -> str:
 def _download(get: Get, url: httpx.URL, sha256: str, folder: Path, report: Report) -> Path:
     path, digest, done = folder / _name(url), hashlib.sha256(), 0
     with get(url) as response, path.open("wb") as file:
+        response.raise_for_status()
         total = int(response.headers.get("Content-Length") or 0) or None
         for chunk in response.iter_bytes(MIB):
             done += len(chunk)
