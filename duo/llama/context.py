@@ -56,9 +56,8 @@ class Context(Handle):
         self._abort_flag = ctypes.create_string_buffer(2)
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
-        with model.use() as weights:
-            with library.collect_errors() as errors, model.call, blaming(model.path):
-                pointer = llama_cpp.llama_init_from_model(weights, params)
+        with model.use() as weights, library.collect_errors() as errors, model.call, blaming(model.path):
+            pointer = llama_cpp.llama_init_from_model(weights, params)
             if not pointer:
                 raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {''.join(errors[:1])}")
             super().__init__(pointer, llama_cpp.llama_free, parent=model)

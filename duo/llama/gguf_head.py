@@ -155,12 +155,13 @@ def check_head(head: Head, *, vocabulary_only: bool = False) -> None:
 
 def _faults(head: Head) -> Iterator[str]:
     architecture = head.architecture
-    zeros = [key for key, allowed in _DIVISORS.items() if head.numbers(key) == [0] and architecture not in allowed]
+    for key, allowed in _DIVISORS.items():
+        if head.numbers(key) == [0] and architecture not in allowed:
+            yield f"{architecture}.{key} is 0"
     if architecture in _BY_HEADS and not any(head.numbers("attention.head_count")[:1]):
-        zeros.append("attention.head_count")
+        yield f"{architecture}.attention.head_count is 0"
     if architecture in _BY_EXPERTS and not any(map(head.number, ("expert_count", "expert_feed_forward_length"))):
-        zeros.append("expert_count")
-    yield from (f"{architecture}.{key} is 0" for key in zeros)
+        yield f"{architecture}.expert_count is 0"
     for key, most in _MOST.items():
         if (value := head.number(key)) > most and (key, value) != _NO_WINDOW:
             yield f"{architecture}.{key} is {value}"

@@ -30,9 +30,7 @@ class Model(Vocabulary):
         library.start()
         self.config = config
         self.devices = devices_for(config)
-        self.is_remote = any(
-            device.kind == RPC for device in self.devices
-        )  # whether an RPC server holds some of its layers
+        self.is_remote = any(device.kind == RPC for device in self.devices)  # an RPC server holds some of its layers
         call = lifeline if self.is_remote else nullcontext()
         pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, config.path, call)

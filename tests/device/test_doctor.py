@@ -1,15 +1,13 @@
-"""`duo doctor` and other commands where a variable hides the device."""
+"""`duo doctor`, also where a variable hides the device."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.command import assert_refused, duo
-from tests.gguf_files import tiny_llama
+from tests.command import duo
 
 # By the device's name without its number: a variable that hides all devices.
 HIDING = {
@@ -62,17 +60,3 @@ def test_a_wrong_number_of_a_vulkan_device(gpu: str, variable: tuple[str, str], 
     if problem["name"] == "driver":  # a software device
         assert said in problem["what"]
         assert problem["command"] == "vulkaninfo --summary"
-
-
-def test_a_run_names_the_variable(gpu: str, tmp_path: Path) -> None:
-    name, value = HIDING[backend(gpu)]
-    model, env = tiny_llama(tmp_path / "tiny.gguf"), {name: value}
-    assert_refused(duo("-m", model, "-p", "a", "-dev", gpu, env=env), f"{name}={value}", "see duo doctor", status=2)
-    run = duo("-m", model, "-p", "a", "-n", "1", "-ngl", "99", env=env)
-    assert run.status == 0, run.stderr
-    assert f"{name}={value}" in run.warnings[0]
-    assert "all layers stay on the CPU" in run.warnings[0]
-    run = duo("--list-devices", env=env)
-    assert (run.status, len(run.warnings)) == (0, 1)
-    assert gpu not in run.text
-    assert f"{name}={value}" in run.warnings[0]

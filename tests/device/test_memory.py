@@ -1,4 +1,4 @@
-"""What llama.cpp allocates on a device, against the estimates from the file's header."""
+"""What llama.cpp allocates on a device, against the estimates from the file's header, and what does not fit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from duo.llama.context import Context
 from duo.llama.devices import gpus
 from duo.llama.model import Model
 from duo.llama.model_size import model_size
+from tests.command import Run, duo
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_qwen35
 
 MIB = 1 << 20
@@ -101,3 +102,44 @@ def test_free_memory_is_less_by_what_is_allocated_or_not_reported(tmp_path: Path
     with closing(Model(ModelConfig(path, n_gpu_layers=99))):
         free, total = gpus()[0].memory
     assert free == total or free <= before[0] - sum(model_size(ModelConfig(path)).layers)
+
+
+# Contexts that do not fit are refused before llama.cpp ends the process or the driver takes more
+
+CELL = 2 * 30 * 192 * 2  # bytes of the demo target's KV cache for each token
+FREE = 2**31  # bytes of each device, as code for `before` says
+TOO_MANY = FREE // CELL + 1000  # tokens whose cache is larger
+BEFORE = f"from duo.llama.devices import Device; Device.memory = property(lambda self: ({FREE}, 2**40))"
+
+
+def run(target: Path, n_ctx: int, *more: str) -> Run:
+    options = ("-n", "2", "-t", "1", *more, "-c", str(n_ctx), "--no-warmup")
+    return duo("-m", target, "-p", "a", *options, before=BEFORE)
+
+
+def test_a_context_larger_than_the_device_is_refused_and_what_is_said_to_fit_does(
+    demo_pair: tuple[Path, Path], gpu: str
+) -> None:
+    refused = run(demo_pair[0], TOO_MANY, "-ngl", "99")
+    assert refused.status == 1, refused.stderr
+    (error,) = (line for line in refused.stderr.splitlines() if "error" in line)
+    fits = re.search(r"at most (\d+) tokens fit \(-c\); fewer layers there \(-ngl\)", error)
+    assert fits is not None, error
+    assert gpu in error
+    assert 0 < int(fits[1]) < TOO_MANY
+    fitting = run(demo_pair[0], int(fits[1]), "-ngl", "99")
+    assert fitting.status == 0, fitting.stderr
+
+
+def test_automatic_layers_leave_the_device_to_what_fits(demo_pair: tuple[Path, Path], gpu: str) -> None:
+    automatic = run(demo_pair[0], TOO_MANY)
+    assert automatic.status == 0, automatic.stderr
+    assert re.search(r"target [12]?\d of 31", automatic.stderr), automatic.stderr
+
+
+def test_both_models_count(demo_pair: tuple[Path, Path], gpu: str) -> None:
+    free = "from duo.llama.devices import Device; Device.memory = property(lambda self: (300 * 2**20, 2**40))"
+    layers = ["-ngl", "31", "-ngld", "31"]
+    both = duo("-m", demo_pair[0], "-md", demo_pair[1], "-p", "a", "-n", "2", *layers, before=free)
+    assert both.status == 1
+    assert f"-ngl and -ngld: the layers need 0.3 GiB on {gpu}, and 0.3 GiB are free: " in both.stderr
