@@ -64,7 +64,7 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
 
 def pip_settings() -> dict[str, str]:
     """pip's settings by name, from its files and its variables; without pip, from its variables alone."""
-    found = {}
+    found: dict[str, str] = {}
     if not child.is_frozen():
         command = child.call("pip._internal.cli.main", "config", "list")
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
