@@ -26,6 +26,11 @@ Bias = float | bool
 LogitBias = dict[BiasedText, Bias] | Annotated[list[tuple[int | BiasedText, Bias]], msgspec.Meta(max_length=MAX_BIASED)]
 
 
+def given(fields: msgspec.Struct, **changes: object) -> Json:
+    """The fields that are not None after these changes."""
+    return {name: value for name, value in (asdict(fields) | changes).items() if value is not None}
+
+
 class StreamOptions(msgspec.Struct):
     """`stream_options`."""
 
@@ -93,7 +98,7 @@ class GivenFunction(msgspec.Struct):
     """What a tool call calls. OpenAI's arguments are JSON in a string."""
 
     name: str
-    arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b'""'))  # not decoded: there may be much
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")  # not decoded: there may be much
 
     def plain(self) -> Json:
         """The call for the chat template. Raises ApiError if the arguments are not a JSON object."""
@@ -107,12 +112,12 @@ class GivenFunction(msgspec.Struct):
         return {"name": self.name, "arguments": arguments}
 
 
-class GivenCall(msgspec.Struct):
+class GivenCall(msgspec.Struct, kw_only=True):
     """A call in a message of the assistant."""
 
-    function: GivenFunction
     id: str | None = None
     type: Literal["function"] = "function"
+    function: GivenFunction
 
 
 class ChatMessage(msgspec.Struct):
@@ -133,15 +138,8 @@ class ChatMessage(msgspec.Struct):
                 raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
             content = "".join(part.text for part in content)
         role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
-        calls = [
-            _without_none({"id": call.id, "type": call.type, "function": call.function.plain()})
-            for call in self.tool_calls or ()
-        ]
-        return _without_none(asdict(self) | {"role": role, "content": content, "tool_calls": calls or None})
-
-
-def _without_none(values: Json) -> Json:
-    return {name: value for name, value in values.items() if value is not None}
+        calls = [given(call, function=call.function.plain()) for call in self.tool_calls or ()]
+        return given(self, role=role, content=content, tool_calls=calls or None)
 
 
 class Function(msgspec.Struct):
@@ -170,9 +168,11 @@ class Tool(msgspec.Struct):
 
     def plain(self) -> Json:
         """The tool for the chat template; complete, as templates expect it."""
-        function = self.function
-        described = {"name": function.name, "description": function.description or "", "parameters": function.schema}
-        return {"type": self.type, "function": described}
+        name, description = self.function.name, self.function.description or ""
+        return {
+            "type": self.type,
+            "function": {"name": name, "description": description, "parameters": self.function.schema},
+        }
 
 
 class ChatBody(TextBody):

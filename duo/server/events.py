@@ -18,7 +18,6 @@ from duo.engine.request import TextRequest
 from duo.engine.statistics import Event
 from duo.errors import BusyError, ClosedError
 from duo.link.connection import MAX_CONNECTIONS
-from duo.link.remote_drafts import RemoteDraft
 from duo.server.api import Json
 from duo.server.api_error import STOPPING
 from duo.server.generation_service import EventStream, GenerationService, event
@@ -32,8 +31,7 @@ _POLLS_ALIVE = 15  # after so many, a comment shows that the connection is alive
 
 def lead_state(service: GenerationService, schedule: Json | None) -> Json:
     """The state of a lead, whose model may still be loading. `schedule`: None before the first text."""
-    engine, n_texts = service.loaded, service.n_texts
-    slot = engine.slot if engine is not None else None
+    slot, n_texts = service.loaded.slot if service.loaded is not None else None, service.n_texts
     model = draft = None
     if slot is not None:
         target, local = slot.target, slot.draft_model
@@ -41,26 +39,25 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
         model = {"name": name, "description": target.description, "n_ctx": slot.n_ctx, "size": size}
         if local is not None:
             draft = {"name": local.path.stem, "vocabulary": SHARED if slot.translation is None else TRANSLATED}
+    backs = [
+        {
+            "id": back.number,
+            "name": back.name,
+            "model": back.model,
+            "in_use": back.current is not None,
+            "round_trip_ms": 1000 * back.policy.latency_s or None,  # None: it was not measured yet
+            "verified": back.n_verified,  # since it connected
+            "accepted": back.n_accepted,
+        }
+        for back in service.drafts.connected
+    ]
     return {
         "model": model,
         "draft": draft,
         "lookup": slot is not None and slot.lookup is not None,
-        "backs": [_back_state(back) for back in service.drafts.connected],
+        "backs": backs,
         "queue": {"running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": service.n_queue},
         "schedule": schedule,
-    }
-
-
-def _back_state(back: RemoteDraft) -> Json:
-    """A remote draft, and its candidates since it connected; times that were not measured yet are None."""
-    return {
-        "id": back.number,
-        "name": back.name,
-        "model": back.model,
-        "in_use": back.current is not None,
-        "round_trip_ms": 1000 * back.policy.latency_s or None,
-        "verified": back.n_verified,
-        "accepted": back.n_accepted,
     }
 
 
@@ -74,29 +71,22 @@ def schedule_state(policy: Policy) -> Json:
 class TextReader:
     """Reads the metrics of a text while its threads append to them. A reading costs no more as the text gets longer."""
 
-    def __init__(self, number: int, request: TextRequest, started_s: float, since_s: float = 0.0) -> None:
-        """Times in seconds of time.perf_counter(); those of events are since `started_s`.
-
-        Operations that ended before `since_s` are not read.
-        """
+    def __init__(self, number: int, request: TextRequest, started_s: float) -> None:
+        """The times of events are since `started_s`. Operations that ended before now are not read."""
         self.request = request
-        self.begun: Json | None = None  # the event of its beginning, once that was sent
+        self.begun = b""  # the event of its beginning, once that was sent
         self._number = number
-        self._started_s, self._since_s = started_s, since_s
+        self._started_s, self._since_s = started_s, time.perf_counter()
         self._totals = Totals(request.metrics)
 
-    def read(self, policy: Policy | None, *, has_ended: bool) -> Iterator[tuple[str, Json]]:
+    def read(self, policy: Policy | None, *, has_ended: bool) -> Iterator[bytes]:
         """Its events since the last call, once it has begun. `policy`: of the draft in use."""
         metrics, totals, now_s = self.request.metrics, self._totals, time.perf_counter()
-        if self.begun is None:
-            self.begun = {
-                "state": "begins",
-                "id": self._number,
-                "time_ms": self._ms(metrics.events[0].start if metrics.events else now_s),
-                "prompt_tokens": metrics.n_prompt,
-                "cached_tokens": self.request.n_cached,
-            }
-            yield "text", self.begun
+        if not self.begun:
+            begin_s = metrics.events[0].start if metrics.events else now_s
+            counts = {"prompt_tokens": metrics.n_prompt, "cached_tokens": self.request.n_cached}
+            self.begun = self._event("text", state="begins", time_ms=self._ms(begin_s), **counts)
+            yield self.begun
         spans = [
             {
                 "lane": record.lane,
@@ -109,33 +99,30 @@ class TextReader:
             if isinstance(record, Event) and record.lane != "branches" and record.end >= self._since_s
         ]
         recent, alone_s = totals.recent(now_s), policy.alone.target(1).value if policy is not None else 0.0
-        yield (
+        yield self._event(
             "progress",
-            {
-                "id": self._number,
-                "tokens": totals.n_tokens,
-                "seconds": totals.seconds,  # since the first token
-                "tokens_per_s": recent.rate if recent is not None else None,
-                "alone_tokens_per_s": 1 / alone_s if alone_s else None,
-                "draft": {"verified": totals.draft.verified, "accepted": totals.draft.accepted},
-                "lookup": {"verified": totals.lookup.verified, "accepted": totals.lookup.accepted},
-                "accepted_by_position": totals.draft.accept_rate_by_position,
-            },
+            tokens=totals.n_tokens,
+            seconds=totals.seconds,  # since the first token
+            tokens_per_s=recent.rate if recent is not None else None,
+            alone_tokens_per_s=1 / alone_s if alone_s else None,
+            draft={"verified": totals.draft.verified, "accepted": totals.draft.accepted},
+            lookup={"verified": totals.lookup.verified, "accepted": totals.lookup.accepted},
+            accepted_by_position=totals.draft.accept_rate_by_position,
         )
         if spans:
-            yield "spans", {"id": self._number, "spans": spans}
+            yield self._event("spans", spans=spans)
         if has_ended:
-            yield (
+            yield self._event(
                 "text",
-                {
-                    "state": "ends",
-                    "id": self._number,
-                    "time_ms": self._ms(totals.last_s or now_s),
-                    "stop": metrics.stop,
-                    "tokens": totals.n_tokens,
-                    "tokens_per_s": totals.tokens_per_s,  # without its first step, as in `timings`
-                },
+                state="ends",
+                time_ms=self._ms(totals.last_s or now_s),
+                stop=metrics.stop,
+                tokens=totals.n_tokens,
+                tokens_per_s=totals.tokens_per_s,  # without its first step, as in `timings`
             )
+
+    def _event(self, name: str, **fields: object) -> bytes:
+        return event({"id": self._number, **fields}, name)
 
     def _ms(self, time_s: float) -> float:
         return int(1e6 * (time_s - self._started_s)) / 1000  # round() takes several times as long
@@ -171,8 +158,8 @@ class LiveEvents:
         if self._task is None or self._task.done():
             self._begin()
         for reader in self._readers:
-            if reader.begun is not None:
-                subscriber.send_nowait(event(reader.begun, "text"))
+            if reader.begun:
+                subscriber.send_nowait(reader.begun)
         self._subscribers.add(subscriber)
         return stream
 
@@ -183,9 +170,9 @@ class LiveEvents:
                 task.get_loop().call_soon_threadsafe(self._end)
 
     def _begin(self) -> None:
-        now_s = time.perf_counter()
-        texts = self._service.unfinished.copy()
-        self._readers = [TextReader(n, text, self._started_s, now_s) for text, n in texts.items()]
+        self._readers = []
+        for text, number in self._service.unfinished.copy().items():
+            self._add(number, text)
         self._service.on_submit = self._add
         self._state = None  # that of the last poll, before there was no subscriber, is not what this one was sent
         self._task = asyncio.create_task(self._poll())
@@ -216,7 +203,7 @@ class LiveEvents:
                 if n % _POLLS_ALIVE == 0:
                     self._send(b": keep-alive\n\n")
         except (BusyError, ClosedError):  # stop(), or the engine was closed
-            pass
+            return
         finally:
             self._end()
 
@@ -228,8 +215,8 @@ class LiveEvents:
             if policy is not None:
                 self._schedule = schedule_state(policy)
             if reader.request.metrics.n_prompt:  # otherwise it waits, or was cancelled while it did
-                for name, document in reader.read(policy, has_ended=has_ended):
-                    self._send(event(document, name))
+                for data in reader.read(policy, has_ended=has_ended):
+                    self._send(data)
             if has_ended:
                 self._readers.remove(reader)
         state = lead_state(self._service, self._schedule)

@@ -15,7 +15,7 @@ from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, Json, LogitBias, ResponseFormat, TextBody
+from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, Json, LogitBias, ResponseFormat, TextBody, given
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
 from duo.server.parse_request import check_text
@@ -53,11 +53,13 @@ class GenerationRequest:
         grammar = _grammar(body, calls, thinks) or defaults.grammar
         if shows_tags or (grammar is not None and calls is None):  # such a grammar has no room for a thought
             thinks = None
-        given = _options(body, defaults, engine)
-        seed = -1 if random_seed else defaults.sampling.seed
-        seed = seed if body.seed is None else body.seed
-        given |= {"seed": secrets.randbits(32) if seed == -1 else seed % 2**64, "grammar": grammar}
-        return cls(body, prompt, with_values(defaults, given), AnswerFormat(thinks, calls is not None))
+        seed = (-1 if random_seed else defaults.sampling.seed) if body.seed is None else body.seed
+        options = _options(body, defaults, engine) | {
+            "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
+            "grammar": grammar,
+            "logprobs": _n_logprobs(body),
+        }
+        return cls(body, prompt, with_values(defaults, options), AnswerFormat(thinks, calls is not None))
 
 
 def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
@@ -88,22 +90,17 @@ def _check(body: ChatBody | CompletionBody, prompt: Sequence[int], n_ctx: int) -
 
 def _options(body: ChatBody | CompletionBody, defaults: GenerationConfig, engine: Engine) -> Json:
     """The options of a text, by the names of with_values(). Raises ApiError or PromptError."""
-    given: Json = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
-    if body.top_k == -1:
-        given["top_k"] = 0
-    if body.repeat_last_n == -1:
-        given["repeat_last_n"] = engine.slot.n_ctx
-    if 0 < (body.temperature or 0) < _MIN_TEMPERATURE:
-        given["temperature"] = 0.0
-    if body.logit_bias is not None:
-        given["logit_bias"] = _token_biases(body.logit_bias, engine)
     lengths = (body.max_completion_tokens, body.max_tokens, body.n_predict, defaults.stop.n_predict)
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    return given | {
-        "max_tokens": next(length for length in lengths if length is not None),
-        "stop": (*defaults.stop.stop_strings, *filter(None, stops)),
-        "logprobs": _n_logprobs(body),
-    }
+    return given(
+        body,
+        top_k=0 if body.top_k == -1 else body.top_k,
+        repeat_last_n=engine.slot.n_ctx if body.repeat_last_n == -1 else body.repeat_last_n,
+        temperature=0.0 if 0 < (body.temperature or 0) < _MIN_TEMPERATURE else body.temperature,
+        logit_bias=_token_biases(body.logit_bias, engine) if body.logit_bias is not None else None,
+        max_tokens=next(length for length in lengths if length is not None),
+        stop=(*defaults.stop.stop_strings, *filter(None, stops)),
+    )
 
 
 def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None) -> str | None:
@@ -124,24 +121,21 @@ def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None) -> str | 
 
 def _n_logprobs(body: ChatBody | CompletionBody) -> int | None:
     """See GenerationConfig. In a completion, true is 1, as in llama-server, whose `n_probs` both may have."""
-    if isinstance(body, CompletionBody):
-        asked = None if body.logprobs is False else body.logprobs
-    elif body.logprobs:
-        asked = body.top_logprobs or 0
-    elif body.top_logprobs is not None:
-        raise ApiError(400, "top_logprobs needs logprobs: true")
-    else:
-        asked = None
+    asked: int | None = body.logprobs if body.logprobs is not False else None
+    if isinstance(body, ChatBody):
+        if asked is None and body.top_logprobs is not None:
+            raise ApiError(400, "top_logprobs needs logprobs: true")
+        asked = (body.top_logprobs or 0) if asked else None
     return body.n_probs or None if asked is None else int(asked)
 
 
-def _token_biases(given: LogitBias, engine: Engine) -> tuple[tuple[int, float], ...]:
+def _token_biases(biases: LogitBias, engine: Engine) -> tuple[tuple[int, float], ...]:
     """The tokens, and what is added to the logit of each; a text stands for all of its tokens.
 
     Raises ApiError or PromptError.
     """
     found: list[tuple[int, float]] = []
-    for key, value in given.items() if isinstance(given, dict) else given:
+    for key, value in biases.items() if isinstance(biases, dict) else biases:
         if value is True:
             raise ApiError(400, "logit_bias: a bias is a number, or false to forbid the token")
         if isinstance(key, str) and not _ID.fullmatch(key):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from itertools import count
-from typing import Any, TypeVar
 
 import anyio
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -25,8 +24,6 @@ from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
 from duo.server.response_formatter import ResponseFormatter
 from duo.spec.types import Step
-
-T = TypeVar("T")
 
 
 class GenerationService:
@@ -46,9 +43,7 @@ class GenerationService:
         self.stopped = threading.Event()
         self.n_queue = min(n_queue, MAX_CONNECTIONS // 2)  # others, such as /health, need connections, too
         self.on_submit: Callable[[int, TextRequest], None] | None = None  # with each text and its number
-        self._alias = alias
-        self._on_step = on_step
-        self._on_text = on_text
+        self._alias, self._on_step, self._on_text = alias, on_step, on_text
         self.loaded: Engine | None = None  # the engine, also after stop()
         self.unfinished: dict[TextRequest, int] = {}  # texts in the order of their requests, and their numbers
         self._numbers = count(1)
@@ -77,25 +72,32 @@ class GenerationService:
             self.loaded.fail(BusyError(STOPPING), self.unfinished)
 
     async def respond(self, request: Request, wanted: GenerationRequest) -> Response:
-        """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
+        """Generate a text. Raises ApiError or DuoError before the response has begun."""
         engine = self.engine
         if engine.n_texts > self.n_queue:
             raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
         steps = AsyncSteps()
         text = self._submit(engine, wanted, steps)
-        formatter = ResponseFormatter(wanted, text, engine.slot.target, self.model_name)
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            engine.cancel(text)
+
+        watching = asyncio.create_task(watch())
         try:
-            found = await _while_connected(request, _collect(steps, only_first=bool(wanted.body.stream)))
+            formatter = ResponseFormatter(wanted, text, engine.slot.target, self.model_name)
+            found = await _collect(steps, only_first=bool(wanted.body.stream))
             if not wanted.body.stream:  # there may be much to format
                 return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))
         except BaseException:
             engine.cancel(text)
             raise
+        finally:
+            watching.cancel()
         return EventStream(_stream(found, steps, formatter), lambda: engine.cancel(text))
 
     def _submit(self, engine: Engine, wanted: GenerationRequest, steps: AsyncSteps) -> TextRequest:
-        """Queue a text."""
-
         def put(step: Step) -> None:
             steps.put(step)
             self._on_step(step)
@@ -139,43 +141,24 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work` on a text. Raises ApiError if the text fails, or ClientDisconnect."""
-
-    async def disconnect() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, gone = asyncio.create_task(work), asyncio.create_task(disconnect())
+async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
+    """All steps, or those that come first. Raises ApiError if the text fails."""
+    found: list[Step] = []
     try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        working.cancel()
-        gone.cancel()
-    if not working.done():
-        raise ClientDisconnect
-    try:
-        return working.result()
+        while (new := await steps.next()) is not None:
+            found += new
+            if only_first:
+                break
     except Exception as error:
         raise ApiError.of(error) from None
-
-
-async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
-    """All steps, or those that come first."""
-    found: list[Step] = []
-    while (new := await steps.next()) is not None:
-        found += new
-        if only_first:
-            break
     return found
 
 
 async def _stream(first: list[Step], steps: AsyncSteps, formatter: ResponseFormatter) -> AsyncIterator[bytes]:
     """The text as server-sent events, beginning with the `first` steps."""
-    for document in formatter.begin():
-        yield event(document)
+    yield b"".join(map(event, formatter.begin()))
+    new: list[Step] | None = first
     try:
-        new: list[Step] | None = first
         while new is not None:
             if documents := [document for step in new for document in formatter.push(step)]:
                 yield b"".join(map(event, documents))
@@ -183,8 +166,7 @@ async def _stream(first: list[Step], steps: AsyncSteps, formatter: ResponseForma
     except Exception as error:  # of the generation: the status has been sent already
         yield event(ApiError.of(error).body())
     else:
-        for document in formatter.end():
-            yield event(document)
+        yield b"".join(map(event, formatter.end()))
     yield b"data: [DONE]\n\n"
 
 

@@ -109,18 +109,15 @@ def misspelt(names: Iterable[str], known: Sequence[str]) -> list[str]:
     ]
 
 
-class _LargeFields(msgspec.Struct):
-    """The fields of requests that may be large, not decoded."""
-
-    messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    content: msgspec.Raw = msgspec.Raw()
-    tokens: msgspec.Raw = msgspec.Raw()
+# The fields of requests that may be large, not decoded.
+_LARGE_FIELDS = msgspec.defstruct(
+    "_LargeFields", [(name, msgspec.Raw, msgspec.Raw()) for name in ("messages", "prompt", "content", "tokens")]
+)
 
 
 def _check_size(body: bytearray) -> None:
     """Raise ApiError if too much of `body` is not text: megabytes of nested values take a second to decode."""
-    text = msgspec.json.decode(body, type=_LargeFields)
+    text = msgspec.json.decode(body, type=_LARGE_FIELDS)
     n_text = max(len(bytes(raw)) for raw in msgspec.structs.astuple(text))
     if len(body) - n_text > MAX_OPTIONS:
         raise ApiError(413, f"a request may have at most {MAX_OPTIONS} bytes besides its text")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from prometheus_client import generate_latest
@@ -54,10 +54,9 @@ class ServerMetrics(Collector):
 
     def __init__(self, n_texts: Callable[[], int], drafts: RemoteDrafts) -> None:
         """`n_texts` returns the number of generations that are running or wait in the queue."""
-        self._n_texts = n_texts
-        self._drafts = drafts
-        self._counts = defaultdict[tuple[str, str], float](float)  # by counter and the value of its label, if any
-        self._counts |= {(name, ""): 0.0 for name in _COUNTERS if name not in _LABELS}
+        self._n_texts, self._drafts = n_texts, drafts
+        # By counter and the value of its label, if any
+        self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if name not in _LABELS})
         self._prompt_rate = self._rate = 0.0
 
     def add(self, metrics: Metrics, n_cached: int) -> None:
@@ -65,9 +64,9 @@ class ServerMetrics(Collector):
         totals = Totals(metrics)
         statistics = totals.statistics()
         prompt, generation = statistics.prompt, statistics.generation
-        branches = statistics.draft.branches if statistics.draft is not None else None
+        n_read = max(0, prompt.tokens - n_cached)
         counts = {
-            "llamacpp:prompt_tokens": max(0, prompt.tokens - n_cached),
+            "llamacpp:prompt_tokens": n_read,
             "llamacpp:prompt_seconds": prompt.seconds,
             "duo:prompt_tokens_cached": n_cached,
             "llamacpp:tokens_predicted": generation.tokens,
@@ -76,34 +75,32 @@ class ServerMetrics(Collector):
             "spec_decode_num_draft_tokens": statistics.verified,
             "spec_decode_num_drafts": totals.draft.decodes + totals.lookup.decodes,
             "spec_decode_num_accepted_tokens": statistics.accepted,
+            "duo:outcomes_prepared": metrics.n_prepared,
+            "duo:contradictions": metrics.contradictions.total(),
+            "duo:contradictions_prepared": metrics.hits.total(),
         }
-        if branches is not None:
-            counts["duo:outcomes_prepared"] = branches.prepared
-            counts["duo:contradictions"] = branches.contradictions
-            counts["duo:contradictions_prepared"] = branches.hits
-        for name, n in counts.items():
-            self._counts[name, ""] += n
+        self._counts.update({(name, ""): n for name, n in counts.items()})
         for source in (totals.draft, totals.lookup):
             for position, n in source.accepted_at.items():
                 self._counts["spec_decode_num_accepted_tokens_per_pos", str(position)] += n
         self._counts["duo:generations", generation.stop] += 1
         self._rate = generation.tokens_per_s or 0
-        self._prompt_rate = (prompt.tokens - n_cached) / prompt.seconds if prompt.seconds else 0
+        self._prompt_rate = n_read / prompt.seconds if prompt.seconds else 0
 
     def collect(self) -> Iterable[Metric]:
         """See Collector."""
         counts = self._counts.copy()  # at once: the engine's thread may add to them
-        for event, n_events in self._drafts.counts.items():
-            kind, _, reason = event.partition(": ")
-            counts[_OF_DRAFTS[kind], reason] = n_events
+        for happened, n_times in self._drafts.counts.items():
+            kind, _, reason = happened.partition(": ")
+            counts[_OF_DRAFTS[kind], reason] = n_times
         for name, text in _COUNTERS.items():
             family = CounterMetricFamily(name, text, labels=[_LABELS[name]] if name in _LABELS else [])
-            for (counter, label), n in counts.items():
+            for (counter, value), n in counts.items():
                 if counter == name:
-                    family.add_metric([label], n)
+                    family.add_metric([value], n)
             yield family
         n_texts, round_trip = self._n_texts(), "Seconds from an order to the remote draft to its first candidate"
-        for name, text, value in (
+        for name, text, now in (
             ("llamacpp:prompt_tokens_seconds", "Last prompt processing rate in tokens per second.", self._prompt_rate),
             ("llamacpp:predicted_tokens_seconds", "Last generation rate in tokens per second.", self._rate),
             ("llamacpp:requests_processing", "Number of requests being processed.", min(1, n_texts)),
@@ -111,7 +108,7 @@ class ServerMetrics(Collector):
             ("duo:workers_connected", "Number of remote drafts connected.", self._drafts.n_connected),
             ("duo:round_trip_seconds", f"{round_trip}, less the time to draft it.", self._drafts.latency_s),
         ):
-            yield GaugeMetricFamily(name, text, value)
+            yield GaugeMetricFamily(name, text, now)
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text format."""

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from duo.engine.request import TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
@@ -169,28 +170,25 @@ class LogprobsFormatter:
             self._n_characters += len(self._characters.decode(piece))
         if not found:
             return None
+        chosen = [self._entry(token, logprob) for token, logprob, _ in found]
+        likely = [[self._entry(*other) for other in one.top] for one in found]
         if self._is_chat:
-            entries = [
-                self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
-                for token, logprob, top in found
-            ]
-            return {"content": entries, "refusal": None}
+            content = [one | {"top_logprobs": top} for one, top in zip(chosen, likely, strict=True)]
+            return {"content": content, "refusal": None}
+        # As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest.
+        ascending = [[*reversed(top), one] for one, top in zip(chosen, likely, strict=True)]
         return {
-            "tokens": [self._name(token) for token, _, _ in found],
-            "token_logprobs": [max(logprob, _MIN_LOGPROB) for _, logprob, _ in found],
-            "top_logprobs": [self._by_text(logprobs) for logprobs in found],
+            "tokens": [one["token"] for one in chosen],
+            "token_logprobs": [one["logprob"] for one in chosen],
+            "top_logprobs": [{one["token"]: one["logprob"] for one in entries} for entries in ascending],
             "text_offset": offsets,
         }
 
-    def _entry(self, token: int, logprob: float) -> Json:
-        bytes_of_it = list(self._model.piece(token)) or None
-        return {"token": self._name(token), "logprob": max(logprob, _MIN_LOGPROB), "bytes": bytes_of_it}
-
-    def _by_text(self, logprobs: TokenLogprobs) -> dict[str, float]:
-        """As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest."""
-        likeliest_last = [*reversed(logprobs.top), logprobs[:2]]
-        return {self._name(token): max(logprob, _MIN_LOGPROB) for token, logprob in likeliest_last}
-
-    def _name(self, token: int) -> str:
-        """The text of a token, also of a special one, which has no bytes in a text."""
-        return (self._model.piece(token) or self._model.spelling([token])).decode("utf-8", "replace")
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        piece = self._model.piece(token)
+        name = piece or self._model.spelling([token])  # a special token has no bytes in a text
+        return {
+            "token": name.decode("utf-8", "replace"),
+            "logprob": max(logprob, _MIN_LOGPROB),
+            "bytes": list(piece) or None,
+        }

@@ -50,7 +50,9 @@ class Exchange:
 
     async def event(self) -> dict[str, Any]:
         """The next event of a stream, of which there is one in each message."""
-        data: bytes = (await self.sent.get())["body"]
+        data = b""
+        while not data:
+            data = (await self.sent.get())["body"]
         return dict(json.loads(data.removeprefix(b"data: ")))
 
     async def body(self) -> bytes:
