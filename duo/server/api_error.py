@@ -60,12 +60,11 @@ def json_response(document: object, status: int = 200, headers: Mapping[str, str
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """The response for a request that could not be served."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # never sent
     if isinstance(error, HTTPException):
         headers = error.headers or {}
-        hint = f"use {headers['Allow']}" if "Allow" in headers else "the base URL of the API is http://HOST:PORT/v1"
+        hint = f"use {headers['Allow']}" if headers else "the base URL of the API is http://HOST:PORT/v1"
         message = f"{request.method[:20]} {request.url.path[:100]!r}: {error.detail} ({hint})"
         return ApiError(error.status_code, message).response(headers)
     refused = ApiError.of(error)
@@ -75,7 +74,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
-    """The response for a fault of the server, which is logged."""
     log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
     return ApiError(500, f"internal error: {type(error).__name__}").response()
 

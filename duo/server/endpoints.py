@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -25,7 +25,7 @@ from duo.server.generation_request import GenerationRequest
 from duo.server.generation_service import GenerationService
 from duo.server.parse_request import RequestWork, check_text
 
-Body = TypeVar("Body", bound=msgspec.Struct)
+Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -42,7 +42,6 @@ class Endpoints:
     def routes(self) -> list[BaseRoute]:
         """Their paths, as in llama-server."""
         wanted = partial(GenerationRequest.of, defaults=self._defaults, random_seed=self._random_seed)
-        chat, completion = partial(self._answer, ChatBody, wanted), partial(self._answer, CompletionBody, wanted)
         get: dict[str, Endpoint] = {
             "/health": self._health,
             "/v1/health": self._health,
@@ -53,18 +52,18 @@ class Endpoints:
             "/metrics": self._metrics,
             ROUTE: self._upgrade,
         }
-        post: dict[str, Endpoint] = {
-            "/chat/completions": chat,
-            "/v1/chat/completions": chat,
-            "/completions": completion,
-            "/v1/completions": completion,
-            "/apply-template": partial(self._answer, ChatBody, apply_template),
-            "/tokenize": partial(self._answer, TokenizeBody, tokenize),
-            "/detokenize": partial(self._answer, DetokenizeBody, detokenize),
+        post: dict[str, tuple[Any, Work]] = {
+            "/chat/completions": (ChatBody, wanted),
+            "/v1/chat/completions": (ChatBody, wanted),
+            "/completions": (CompletionBody, wanted),
+            "/v1/completions": (CompletionBody, wanted),
+            "/apply-template": (ChatBody, apply_template),
+            "/tokenize": (TokenizeBody, tokenize),
+            "/detokenize": (DetokenizeBody, detokenize),
         }
         return [
             *(Route(path, endpoint) for path, endpoint in get.items()),
-            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in post.items()),
+            *(Route(path, partial(self._answer, *of), methods=["POST"]) for path, of in post.items()),
         ]
 
     async def _health(self, _: Request) -> Response:
@@ -101,11 +100,9 @@ class Endpoints:
 
     async def _props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
-        slot = self._service.engine.slot
-        model, params = slot.target, {option.name: option.default for option in declared(self._defaults)}
-        params["n_predict"] = params["max_tokens"]
-        if self._random_seed:
-            params["seed"] = -1
+        engine, params = self._service.engine, {option.name: option.default for option in declared(self._defaults)}
+        slot, model = engine.slot, engine.slot.target
+        params |= {"n_predict": params["max_tokens"], **({"seed": -1} if self._random_seed else {})}
         return json_response(
             {
                 "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
@@ -118,8 +115,8 @@ class Endpoints:
                 "endpoint_props": False,
                 "endpoint_metrics": True,
                 "chat_template": model.metadata("tokenizer.chat_template") or "",
-                "bos_token": _spelling(model, model.bos),
-                "eos_token": _spelling(model, model.eos),
+                "bos_token": engine.detokenize([model.bos] if model.bos >= 0 else []),
+                "eos_token": engine.detokenize([model.eos] if model.eos >= 0 else []),
                 "build_info": f"duo {__version__}",
                 "is_sleeping": False,
             }
@@ -128,9 +125,7 @@ class Endpoints:
     async def _upgrade(self, _: Request) -> Response:
         raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")
 
-    async def _answer(
-        self, kind: type[Body], work: Callable[[Body, Engine], Response | GenerationRequest], request: Request
-    ) -> Response:
+    async def _answer(self, kind: type[msgspec.Struct], work: Work, request: Request) -> Response:
         """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
         engine = self._service.engine
         body, is_slow = await self._work.parse_request(request, kind)
@@ -152,7 +147,7 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     tokens = model.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
     if not body.with_pieces:
         return json_response({"tokens": tokens})
-    pieces = {token: msgspec.Raw(msgspec.json.encode(_piece(token, model))) for token in set(tokens)}
+    pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)}
     return json_response({"tokens": [pieces[token] for token in tokens]})
 
 
@@ -166,15 +161,10 @@ def apply_template(body: ChatBody, engine: Engine) -> Response:
     return json_response({"prompt": ChatPrompt.of(body, engine).text})
 
 
-def _piece(token: int, model: Model) -> dict[str, object]:
-    """A token with its text, or its bytes if they are not text."""
+def _piece(token: int, model: Model) -> str | list[int]:
+    """The text of a token, or its bytes if they are not text."""
     piece = model.spelling([token])
     try:
-        return {"id": token, "piece": piece.decode()}
+        return piece.decode()
     except UnicodeDecodeError:
-        return {"id": token, "piece": list(piece)}
-
-
-def _spelling(model: Model, token: int) -> str:
-    """A special token in a prompt; empty if the vocabulary has none."""
-    return model.spelling([token]).decode("utf-8", "replace") if token >= 0 else ""
+        return list(piece)
