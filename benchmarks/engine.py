@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -13,18 +12,13 @@ import psutil
 import duo
 from benchmarks.contestants import Setup
 from benchmarks.runner import Outcome, Scenario, note, verdict
-from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache
-from duo.engine.draft import Draft, DraftRequest, TextSource
-from duo.engine.generation import Generation, Sources
-from duo.engine.local_draft import LocalDraft
+from benchmarks.virtual import generate
+from duo.engine.draft import TextSource
 from duo.engine.metrics import Metrics
-from duo.engine.text import Ending
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
-from duo.spec.session import Session
 from duo.spec.types import Logits
 from duo.spec.verify import Matching
 
@@ -103,18 +97,11 @@ def _token(position: int) -> int:
 
 def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> float:
     """Microseconds of processor time per step; `looks_up`: in vain."""
-    greedy, metrics, threads = Greedy(), Metrics(), ThreadConfig(1, 1, (1,), (1, 1))
-    ending = Ending(StopConfig(n_tokens), lambda _: b"a", lambda _: False)
+    greedy, metrics = Greedy(), Metrics()
     prompt = [_token(position) for position in range(3)]
-    alone = Policy(_N_MAX, _N_AHEAD, (Schedule.OFF,)) if looks_up else None
-    session = Session(prompt, _N_VOCAB)
-    request = DraftRequest(session, ending, metrics, greedy, SamplingConfig())
-    draft = None
-    if schedule is not Schedule.OFF:
-        draft = LocalDraft(Cache(_Instant(is_draft=True)), Policy(_N_MAX, _N_AHEAD, (schedule,)))
+    draft = None if schedule is Schedule.OFF else _Instant(is_draft=True)
+    policy = Policy(_N_MAX, _N_AHEAD, (schedule,)) if draft or looks_up else None
     others = (TextSource(Lookup(), _N_MAX),) if looks_up else ()
-    sources = Sources(Draft(alone), draft, others=others)
-    generation = Generation(_Instant(), request, Matching(greedy), threads, sources)
     began = time.process_time()
-    generation.run(lambda _: None, threading.Event())
+    generate(_Instant(), draft, policy, prompt, n_tokens, metrics, greedy, Matching(greedy), others)
     return 1e6 * (time.process_time() - began) / len(metrics.steps)

@@ -72,13 +72,9 @@ def fit(target: ModelSize, draft: ModelSize, card: int) -> Layers:
 
     Offloads are as many layers as fit, three quarters and half of them: more are not always faster.
     """
-
-    def cache(size: ModelSize) -> int:
-        return sum(size.cache_bytes(ContextConfig(N_CTX, 1, 1)))
-
-    n_layers = len(target.layers)
-    layer = (target.n_bytes + cache(target)) / (n_layers + 1)  # the output layer counts as one layer
-    left = card - draft.n_bytes - cache(draft)
+    n_layers, context = len(target.layers), ContextConfig(N_CTX, 1, 1)
+    needed, draft_needed = (size.n_bytes + sum(size.cache_bytes(context)) for size in (target, draft))
+    layer, left = needed / (n_layers + 1), card - draft_needed  # the output layer counts as one layer
     if left < 0:
         raise DuoError(f"the draft does not fit {card / 1e9:.2f} GB: use a smaller one")
     alone = min(int(card / layer), n_layers)
@@ -98,13 +94,12 @@ def contestants(setup: Setup) -> list[Contestant]:
         LOOKUP: "-ngl 0",
         f"{WITH_LOOKUP}, {place}": f"{draft} --schedule async",
     }
-    auto = " -ngl 0 -ngld 0" if fitting is None else ""
+    auto = " -ngl 0 -ngld 0"
     if fitting is not None:
-        n = fitting.with_draft
+        auto, n = "", fitting.with_draft
         found |= {f"{OFFLOAD} {n}": f"-ngl {n} {ALONE}" for n in fitting.partial}
-        found[f"{CONCURRENT}, draft and {n} layers on the card"] = (
-            f"-md {{draft}} -ngl {n} -ngld all {ALONE} --schedule async"
-        )
+        both = f"-md {{draft}} -ngl {n} -ngld all {ALONE} --schedule async"
+        found[f"{CONCURRENT}, draft and {n} layers on the card"] = both
     if setup.pair == ON_A_CARD:
         found[f"{OTHER}, {place}"] = f"-md {shlex.quote(str(smollm2(Q4_0)))} -ngl 0 -ngld {on} {ALONE}"
     found |= {AUTO_ALONE: f"{ALONE}{auto}", COLD: f"-md {{draft}} --no-profile{auto}", WARM: f"-md {{draft}}{auto}"}
@@ -115,7 +110,7 @@ def exact(setup: Setup, fitting: Layers | None) -> list[Verdict]:
     """With --exact, whether the text with the draft is the target's own. Raises DuoError."""
     file, found = Path(setup.prompt_files[-1]), []
     short = replace(setup, n_tokens=min(64, setup.n_tokens))
-    for n in dict.fromkeys([0, fitting.with_draft if fitting is not None else 0]):
+    for n in dict.fromkeys([0, 0 if fitting is None else fitting.with_draft]):
         options = f"-ngl {n} --exact --no-profile {ALONE}"
         drafted = f"{options} -md {{draft}} -ngld {'0' if fitting is None else 'all'} --schedule async"
         one, other = (short.write(duo(short, "exact", words), file) for words in (options, drafted))

@@ -9,27 +9,24 @@ changes while it is measured.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.models import PAIRS
-from duo.config import ContextConfig, ModelConfig
+from benchmarks import argument_parser
+from benchmarks.models import PAIRS, opened
+from duo.config import ContextConfig
 from duo.diagnose.host import read_host
 from duo.engine.cores import usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
-from duo.llama.context import Context
-from duo.llama.model import Model
 
 SIZES = (*range(1, 10), 12, 16, 17)  # tokens in a batch of the target
 N_READ = 64  # in a prompt batch of the draft
@@ -49,9 +46,7 @@ def empty() -> Series:
 
 
 def figures(series: Series) -> dict[str, Any]:
-    found = {
-        name: {str(n): round(1000 * median(times), 3) for n, times in each.items()} for name, each in series.items()
-    }
+    found = {name: {str(n): round(1000 * median(s), 3) for n, s in each.items()} for name, each in series.items()}
     return found | {name: found[name]["1"] for name in SINGLES}
 
 
@@ -67,22 +62,10 @@ def noise(ratios: Sequence[float]) -> tuple[float, float]:
     return math.sqrt(fmean(log**2 for log in logs)), 1 - len(logs) / len(ratios)
 
 
-def measure(target: Decoder, draft: Decoder, n_threads: int, n_rounds: int) -> Series:
-    """The times of a pair. One round more is run first and not counted."""
-    for decoder in (target, draft):
-        decode_all(decoder, _CACHED)
-    run_round(target, draft, n_threads, empty())
-    found = empty()
-    for _ in range(n_rounds):
-        run_round(target, draft, n_threads, found)
-    return found
-
-
 def run_round(target: Decoder, draft: Decoder, n_threads: int, found: Series) -> None:
     """Add one time of each batch to `found`, and several of single draft tokens."""
     for decoder in (target, draft):
         decoder.set_threads(n_threads, n_threads)
-    for decoder in (target, draft):
         seconds_of(decoder, 1)  # starts the threads
     for n in SIZES:
         found["target_ms"][n].append(seconds_of(target, n))
@@ -118,12 +101,16 @@ def seconds_of(decoder: Decoder, n: int) -> float:
 
 
 def measure_pair(name: str, n_rounds: int) -> Series:
-    n_threads = usable_cores()
-    with ExitStack() as stack:
-        models = [stack.enter_context(closing(Model(ModelConfig(path())))) for path in PAIRS[name][:2]]
-        config = ContextConfig(512, n_threads, n_threads)
-        target, draft = (stack.enter_context(closing(Context(model, config))) for model in models)
-        return measure(target, draft, n_threads, n_rounds)
+    """One round more is run first and not counted."""
+    n_threads, paths = usable_cores(), [path() for path in PAIRS[name][:2]]
+    with opened(paths, ContextConfig(512, n_threads, n_threads)) as (_, (target, draft)):
+        for context in (target, draft):
+            decode_all(context, _CACHED)
+        run_round(target, draft, n_threads, empty())
+        found = empty()
+        for _ in range(n_rounds):
+            run_round(target, draft, n_threads, found)
+        return found
 
 
 def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, Any]:
@@ -141,7 +128,7 @@ def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, An
 def main() -> None:
     host = read_host()
     name = f"{host.machine} with {', '.join(host.instructions)}, {usable_cores()} cores"
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.machine", description=(__doc__ or "").splitlines()[0])
+    parser = argument_parser("machine", __doc__)
     add = parser.add_argument
     add("pairs", nargs="+", choices=PAIRS, metavar="PAIR", help=f"one of {', '.join(PAIRS)}")
     add("-r", "--rounds", type=int, default=20, metavar="N", help="number of rounds (default: 20)")

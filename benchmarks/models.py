@@ -11,11 +11,17 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from itertools import zip_longest
 from pathlib import Path
 
 from benchmarks import PEERS, PROMPTS, REPOSITORY
+from duo.config import ContextConfig, ModelConfig
+from duo.llama.context import Context
+from duo.llama.library import quantize
+from duo.llama.model import Model
+from duo.models.demo import demo_pair
 
 FOLDER = REPOSITORY / "build" / "models"
 REPEAT_TINYLLAMA = PROMPTS / "repeat" / "tinyllama"
@@ -29,8 +35,6 @@ STORIES_SHA256 = "cd590644"
 
 
 def smollm2(file_type: int) -> Path:
-    from duo.models.demo import demo_pair  # noqa: PLC0415 (loads llama.cpp)
-
     target, draft = demo_pair()
     if file_type == F16:
         return target
@@ -79,6 +83,14 @@ def prompt_files(folders: Sequence[Path]) -> list[Path]:
     return [file for files in zip_longest(*lists) for file in files if file is not None]
 
 
+@contextmanager
+def opened(paths: Sequence[Path], config: ContextConfig) -> Iterator[tuple[list[Model], list[Context]]]:
+    """Models, and a context of each."""
+    with ExitStack() as stack:
+        models = [stack.enter_context(closing(Model(ModelConfig(path)))) for path in paths]
+        yield models, [stack.enter_context(closing(Context(model, config))) for model in models]
+
+
 def _made(name: str, make: Callable[[Path], None]) -> Path:
     """The file of this name, created if it does not exist. An unfinished file has the suffix .part."""
     path = FOLDER / name
@@ -91,8 +103,6 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _quantised(family: str, source: Path, file_type: int) -> Path:
-    from duo.llama.library import quantize  # noqa: PLC0415 (loads llama.cpp)
-
     precision = {F32: "f32", F16: "f16", Q4_0: "q4_0", Q2_K: "q2_k"}[file_type]
     return _made(f"{family}-{precision}.gguf", lambda path: quantize(source, path, file_type))
 
@@ -106,8 +116,6 @@ def _fetch_tinyllama(path: Path) -> None:
 
 def _convert_stories(path: Path) -> None:
     """Convert with llama.cpp's converter, which writes F32 with the vocabulary of another model."""
-    from duo.llama.library import quantize  # noqa: PLC0415 (loads llama.cpp)
-
     with tempfile.TemporaryDirectory() as work:
         raw, converted = Path(work) / "stories15m.bin", Path(work) / "stories15m-f32.gguf"
         raw.write_bytes(_member(STORIES, "package/dist/llama2.data")[:STORIES_BYTES])

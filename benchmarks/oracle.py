@@ -78,10 +78,10 @@ class Best:
 def best(case: Case, text: Text, n_tokens: int) -> Best:
     """The oracle: off, 1 to N_MAX candidates in turns, and each schedule forced, with and without branches."""
     alone = 1 / case.machine.target_s[0]
-    found = [(OFF, alone, alone)]
-    found += [(name, run.rate, late(run, n_tokens // 2)) for name, run in fixed(case, text, n_tokens)]
-    setting, rate, _ = max(found, key=lambda each: each[1])  # of equal ones, the target alone
-    return Best(setting, rate, max(each[2] for each in found))
+    found = [Best(OFF, alone, alone)]
+    found += [Best(name, run.rate, late(run, n_tokens // 2)) for name, run in fixed(case, text, n_tokens)]
+    fastest = max(found, key=lambda each: each.rate)  # of equal ones, the target alone
+    return replace(fastest, late=max(each.late for each in found))
 
 
 def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]:
@@ -105,10 +105,9 @@ def in_turns(machine: Machine, text: Text, k: int, n_tokens: int, n_prompt: int 
         while accepted < k and text[(found.tokens + accepted) % len(text)][1]:
             accepted += 1
         # After k accepted candidates the draft has not decoded the last of them.
-        found.seconds += (reading_s(machine, unread) + (k - 1) * machine.draft_s if k else 0.0) + machine.target_s[k]
+        seconds = (reading_s(machine, unread) + (k - 1) * machine.draft_s if k else 0.0) + machine.target_s[k]
         unread = 2 if accepted == k else 1
-        found.tokens += accepted + 1
-        found.ends.append((found.tokens, found.seconds))
+        found.add(accepted + 1, found.seconds + seconds)
     return found
 
 

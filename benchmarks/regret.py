@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import samples
-from benchmarks.oracle import N_MAX, OFF, Best, Case, best, late
+from benchmarks import argument_parser, samples
+from benchmarks.oracle import N_MAX, OFF, Case, Text, best, late
 from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
-from benchmarks.virtual import Replay
 from duo.bench.results import Range
 from duo.cli.commands.plan import informed
 from duo.spec.constants import DEFAULT, PolicyConfig
@@ -38,7 +37,6 @@ from duo.spec.schedule import Schedule, fastest
 
 N_SHORT = 16  # tokens of a short first text
 N_ADVICE_TOKENS = 2000  # of a text with a forced schedule: few enough for a minute, and enough to ignore its beginning
-_NAMES = {10: "10th percentile", 50: "median"}
 CLOSE = 0.97  # rate of the advised schedule, relative to the best one, that makes the advice right
 
 
@@ -81,23 +79,21 @@ WRONG = {
 
 
 def judge(case: Case) -> Judged:
-    bests = [best(case, text, N_TOKENS) for text in case.texts]
     found, lines, state = list[Run](), list[str](), None
-    for i, (text, oracle) in enumerate(zip(case.texts, bests, strict=True)):
+    for i, text in enumerate(case.texts):
         policy = case.policy(state=state)
-        run = case.run(policy, text, N_TOKENS, i)
-        found.append(compared(case, run, oracle))
+        found.append(compared(case, policy, text, N_TOKENS, i))
         lines.append(details(i, found[-1], policy))
         state = policy.state()
-    first = case.texts[0]
-    short = compared(case, case.run(case.policy(), first, N_SHORT), best(case, first, N_SHORT))
+    short = compared(case, case.policy(), case.texts[0], N_SHORT)
     wrong = {name: misled(case, profile) for name, profile in WRONG.items()}
     draft = case.machine.draft_s / case.machine.target_s[0]
     return Judged(case.name, draft, case.acceptance, tuple(found), short, wrong, tuple(lines))
 
 
-def compared(case: Case, run: Replay, oracle: Best) -> Run:
+def compared(case: Case, policy: Policy, text: Text, n_tokens: int, seed: int = 0) -> Run:
     """A text relative to the best fixed setting and to the target alone."""
+    run, oracle = case.run(policy, text, n_tokens, seed), best(case, text, n_tokens)
     return Run(oracle.setting, run.rate / oracle.rate, 1 / (run.rate * case.machine.target_s[0]))
 
 
@@ -134,37 +130,28 @@ def advice(seed: int) -> float:
     dice = random.Random(seed)
     text = tuple((0.0, dice.random() < acceptance) for _ in range(N_ADVICE_TOKENS))
     case = Case("random", machine, (text,), n_prompt=1)
-    rates = {Schedule.OFF: 1 / machine.target_s[0]}
-    for schedule in (Schedule.SYNC, Schedule.ASYNC):
-        rates[schedule] = case.forced(schedule, text, N_ADVICE_TOKENS).rate
+    rates = {each: case.forced(each, text, N_ADVICE_TOKENS).rate for each in (Schedule.SYNC, Schedule.ASYNC)}
+    rates[Schedule.OFF] = 1 / machine.target_s[0]
     forecasts = informed(machine, acceptance, N_MAX).forecasts(constant=True)
-    best = fastest({schedule: each.rate for schedule, each in forecasts.items()})
-    return rates[best] / max(rates.values())
+    advised = fastest({schedule: each.rate for schedule, each in forecasts.items()})
+    return rates[advised] / max(rates.values())
 
 
 def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]:
     """The bars. Without runs that a bar is about, it is not measured."""
     first, fifth = [each.texts[0] for each in found], [each.texts[-1] for each in found]
     later, short = [run for each in found for run in each.texts[1:]], [each.short for each in found]
-    rates = [("first text", first, 10, 0.92), ("first text", first, 50, 0.96), ("fifth text", fifth, 10, 0.97),
-             ("fifth text", fifth, 50, 0.99)]  # fmt: skip
-    times = [
-        ("first text", first, 1.04),
-        (f"first text of {N_SHORT} tokens", short, 1.10),
-        ("later texts", later, 1.01),
-    ]
-    bars = [
-        Verdict(f"{name} over the oracle, {_NAMES[q]}", percentile([run.share for run in runs], q), least)
-        for name, runs, q, least in rates
-    ]
-    bars += [
-        Verdict(f"off is best: time over off, {name}, 95th percentile", percentile(harms(runs), 95), most=most)
-        for name, runs, most in times
-    ]
+    bars = []
+    for text, runs, low, middle in (("first text", first, 0.92, 0.96), ("fifth text", fifth, 0.97, 0.99)):
+        for name, q, least in (("10th percentile", 10, low), ("median", 50, middle)):
+            bars.append(Verdict(f"{text} over the oracle, {name}", percentile([run.share for run in runs], q), least))
+    times = (("first text", first, 1.04), (f"first text of {N_SHORT} tokens", short, 1.1), ("later texts", later, 1.01))
+    for text, runs, most in times:
+        title = f"off is best: time over off, {text}, 95th percentile"
+        bars.append(Verdict(title, percentile(harms(runs), 95), most=most))
     for name in WRONG:
-        values = [each.wrong[name] for each in found]
         title = f"wrong profile, {name}: second half over the oracle, 10th percentile"
-        bars.append(Verdict(title, percentile(values, 10), least=0.95))
+        bars.append(Verdict(title, percentile([each.wrong[name] for each in found], 10), least=0.95))
     right = Range(sum(each >= CLOSE for each in advices) / len(advices), None, None) if advices else None
     return [*bars, Verdict("advice of plan: share within 3 % of the best schedule", right, least=0.97)]
 
@@ -194,13 +181,15 @@ def tables(found: Sequence[Judged], advices: Sequence[float]) -> Iterator[str]:
         yield ""
     yield f"{'wrong profile: second half over the oracle':46} cases     least    10 %  median"
     for name in WRONG:
-        values = [each.wrong[name] for each in found]
-        yield f"{name:46} {len(values):5}  {min(values):8.3f} {np.percentile(values, 10):7.3f} {median(values):7.3f}"
+        yield spread(name, [each.wrong[name] for each in found], 10)
     yield ""
     if advices:
         yield f"{'advice of plan: rate over the best schedule':46} cases     least     3 %  median"
-        low = np.percentile(advices, 3)
-        yield f"{'':46} {len(advices):5}  {min(advices):8.3f} {low:7.3f} {median(advices):7.3f}\n"
+        yield spread("", advices, 3) + "\n"
+
+
+def spread(name: str, values: Sequence[float], q: float) -> str:
+    return f"{name:46} {len(values):5}  {min(values):8.3f} {np.percentile(values, q):7.3f} {median(values):7.3f}"
 
 
 def row(found: Sequence[Judged]) -> str:
@@ -223,7 +212,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def parse_options() -> argparse.Namespace:
-    found = argparse.ArgumentParser(prog="python -m benchmarks.regret", description=(__doc__ or "").splitlines()[0])
+    found = argument_parser("regret", __doc__)
     add = found.add_argument
     add("machines", nargs="*", metavar="MACHINE", help=f"files in {samples.FOLDER.name}, without .json (default: all)")
     add("-c", "--cases", type=int, default=100, metavar="N", help="at least two of each pair (default: 100)")

@@ -37,8 +37,8 @@ class Verdict:
         """Whether the figure is within the range; None if not measured."""
         if self.figure is None:
             return None
-        least, most = (self.figure.middle if limit is None else limit for limit in (self.least, self.most))
-        return least <= self.figure.middle <= most
+        found = self.figure.middle
+        return (self.least is None or self.least <= found) and (self.most is None or found <= self.most)
 
     def __str__(self) -> str:
         limits = [f"at least {self.least:g}"] if self.least is not None else []
@@ -72,11 +72,12 @@ class Bar:
         found = [fastest(results, name) for name in names]
         label = " over ".join(c.name if c is not None else name for c, name in zip(found, names, strict=True))
         label += f", {self.figure}" if self.figure != RATE else ""
-        known = [contestant for contestant in found if contestant is not None]
-        if len(known) < len(names):
-            return Verdict(label, None, self.least, self.most)
-        values = [value for sample in results.counting(known[0]) if (value := sample.run.figure(self.figure))]
-        figure = results.speed_up(known[0], known[1], self.figure) if len(known) > 1 else speed_up(values)
+        first, *others = found
+        figure = None
+        if first is not None and not others:
+            figure = speed_up([value for s in results.counting(first) if (value := s.run.figure(self.figure))])
+        elif first is not None and others[0] is not None:
+            figure = results.speed_up(first, others[0], self.figure)
         return Verdict(label, figure, self.least, self.most)
 
 
@@ -123,8 +124,7 @@ class Comparison(Scenario):
         return [bar.verdict(results) for bar in self.bars]
 
     def measure(self, setup: Setup) -> tuple[Results, bool]:
-        found = [c for c in self.contestants(setup) if c.name.startswith(tuple(setup.only) or "")]
-        results = Results(found)
+        results = Results([c for c in self.contestants(setup) if c.name.startswith(tuple(setup.only) or "")])
         complete = take(results, rounds(prompts_of(setup), setup.n_rounds), setup)
         results.baseline = fastest(results, self.baseline) or results.contestants[0]
         return results, complete
@@ -205,7 +205,7 @@ def note(text: str) -> None:
 def circumstances() -> dict[str, Any]:
     """Those of `duo bench`, the load before the measurement, and the caches that all usable cores share."""
     found: dict[str, Any] = facts.circumstances() | {"load_before": round(os.getloadavg()[0], 2)}
-    found["hardware"] |= {"shared_caches": _shared_caches()}
+    found["hardware"]["shared_caches"] = _shared_caches()
     return found
 
 
@@ -214,11 +214,10 @@ def _shared_caches() -> list[str]:
     cores, found = allowed_cores(), []
     with suppress(OSError, ValueError):
         for folder in sorted(Path(f"/sys/devices/system/cpu/cpu{min(cores)}/cache").glob("index*")):
-            ranges = [
-                part.partition("-") for part in (folder / "shared_cpu_list").read_text(encoding="ascii").split(",")
-            ]
+            level, shared = ((folder / name).read_text(encoding="ascii") for name in ("level", "shared_cpu_list"))
+            ranges = [part.partition("-") for part in shared.split(",")]
             if cores <= {cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)}:
-                found.append(f"L{(folder / 'level').read_text(encoding='ascii').strip()}")
+                found.append(f"L{level.strip()}")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,15 @@ _BLOCK = 8  # predictions of a recorded text that stay together in a synthetic o
 _LEAST_BLOCKS = 100  # effective number of different blocks in synthetic texts, if possible
 _STEEPEST = 20.0  # tilt at which only the most extreme blocks remain
 
+# What another token in a batch adds, relative to T(1).
+RISES: list[Callable[[random.Random], float]] = [
+    lambda dice: dice.uniform(0, 0.03),  # flat
+    lambda dice: dice.uniform(0.02, 0.3),  # linear
+    lambda dice: dice.choice([0, 0, 0, dice.uniform(0.3, 1)]),  # cliffs
+    lambda dice: dice.uniform(-0.3, 0.5),  # dips
+    lambda dice: dice.uniform(0, 0.4) * dice.random(),  # any
+]
+
 _Value = TypeVar("_Value")
 
 
@@ -41,13 +50,12 @@ def texts(name: str) -> tuple[Text, ...]:
     return tuple(tuple((_GAPS[LETTERS.index(c.lower())], c.isupper()) for c in text) for text in document.values())
 
 
-def successive(name: str, first: int, n: int = N_TEXTS) -> tuple[Text, ...]:
-    """`n` recorded texts from number `first` on; if there are fewer, the same again from their middle."""
-    recorded = texts(name)
-    found = []
-    for i in range(first, first + n):
-        text, again = recorded[i % len(recorded)], i - first >= len(recorded)
-        start = len(text) // 2 if again else 0
+def successive(name: str, first: int) -> tuple[Text, ...]:
+    """N_TEXTS recorded texts from number `first` on; if there are fewer, the same again from their middle."""
+    recorded, found = texts(name), []
+    for i in range(N_TEXTS):
+        text = recorded[(first + i) % len(recorded)]
+        start = len(text) // 2 if i >= len(recorded) else 0
         found.append(text[start:] + text[:start])
     return tuple(found)
 
@@ -95,11 +103,6 @@ def pairs(machines: Sequence[str] = ()) -> list[tuple[str, Pair]]:
     return [(f"{path.stem}/{p.name}", p) for path in files for p in read_machine(path, N_MAX).values() if p.traces]
 
 
-def with_pair(machine: Machine, ratio: float = TWO_TOKENS) -> Machine:
-    """The draft takes `ratio` times as long for two tokens as for one, unless that was measured."""
-    return machine if machine.pair_s else replace(machine, pair_s=ratio * machine.draft_s)
-
-
 def with_draft(machine: Machine, ratio: float) -> Machine:
     """A draft with t_d = `ratio`·T(1); its other times in proportion."""
     factor = ratio * machine.target_s[0] / machine.draft_s
@@ -128,9 +131,9 @@ def slower(machine: Machine, factor: float) -> Machine:
 def random_machine(seed: int) -> tuple[Machine, float]:
     """Any curve, any draft, and an acceptance. A third have a device for each model."""
     dice = random.Random(seed)
-    kind, target_s = dice.choice(["flat", "linear", "cliff", "dip", "any"]), [0.02]
+    rise, target_s = dice.choice(RISES), [0.02]
     for _ in range(N_MAX):
-        target_s.append(max(0.9 * target_s[0], target_s[-1] + target_s[0] * _rise(kind, dice)))
+        target_s.append(max(0.9 * target_s[0], target_s[-1] + target_s[0] * rise(dice)))
     draft_s = target_s[0] * math.exp(dice.uniform(math.log(DRAFTS[0]), math.log(DRAFTS[-1])))
     slower_target, slower_draft = (dice.uniform(1.0, 1.7), dice.uniform(1.0, 1.6)) if seed % 3 else (1.0, 1.0)
     beside_s = [slower_target * seconds for seconds in target_s]
@@ -138,29 +141,15 @@ def random_machine(seed: int) -> tuple[Machine, float]:
     return Machine(target_s, draft_s, beside_s, slower_draft * draft_s, draft_s / 5, pair_s), dice.uniform(0.3, 0.95)
 
 
-def _rise(kind: str, dice: random.Random) -> float:
-    """What another token in a batch adds, relative to T(1)."""
-    if kind == "flat":
-        return dice.uniform(0, 0.03)
-    if kind == "linear":
-        return dice.uniform(0.02, 0.3)
-    if kind == "cliff":
-        return dice.choice([0, 0, 0, dice.uniform(0.3, 1)])
-    if kind == "dip":
-        return dice.uniform(-0.3, 0.5)
-    return dice.uniform(0, 0.4) * dice.random()
-
-
 def cases(n: int, machines: Sequence[str] = (), seed: int = 0) -> list[Case]:
     """About `n` cases: each pair as it was measured, and at least once with another draft and another acceptance.
 
     The other drafts and acceptances are a Latin hypercube: each value comes equally often, in random combinations.
     """
-    found, dice = pairs(machines), random.Random(seed)
-    made = [
-        Case(name, with_pair(pair.machine), successive(pair.traces, seed), pair.separate_devices)
-        for name, pair in found
-    ]
+    found, dice, made = pairs(machines), random.Random(seed), list[Case]()
+    for name, pair in found:
+        machine = replace(pair.machine, pair_s=pair.machine.pair_s or TWO_TOKENS * pair.machine.draft_s)
+        made.append(Case(name, machine, successive(pair.traces, seed), pair.separate_devices))
     n_others = max(n - len(found), len(found))
     columns = zip(
         _shuffled(found, n_others, dice),
@@ -170,15 +159,13 @@ def cases(n: int, machines: Sequence[str] = (), seed: int = 0) -> list[Case]:
         strict=True,
     )
     for i, ((name, pair), acceptance, draft, two) in enumerate(columns, 1000 * seed):
-        machine = with_pair(replace(with_draft(pair.machine, draft), pair_s=0.0), two)
-        made.append(Case(name, machine, _texts(pair.traces, acceptance, i), pair.separate_devices, acceptance))
+        machine = with_draft(pair.machine, draft)
+        machine = replace(machine, pair_s=two * machine.draft_s)
+        chosen = successive(pair.traces, i) if acceptance is None else tuple(
+            tilted(texts(pair.traces), acceptance, N_TOKENS, N_TEXTS * i + k) for k in range(N_TEXTS)
+        )  # fmt: skip
+        made.append(Case(name, machine, chosen, pair.separate_devices, acceptance))
     return [replace(case, seed=i) for i, case in enumerate(made, 1000 * seed)]
-
-
-def _texts(name: str, acceptance: float | None, seed: int) -> tuple[Text, ...]:
-    if acceptance is None:
-        return successive(name, seed)
-    return tuple(tilted(texts(name), acceptance, N_TOKENS, N_TEXTS * seed + i) for i in range(N_TEXTS))
 
 
 def _shuffled(values: Sequence[_Value], n: int, dice: random.Random) -> list[_Value]:

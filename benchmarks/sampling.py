@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.contestants import ALONE, Setup, duo, patched
+from benchmarks.models import opened
 from benchmarks.runner import Comparison, Outcome, Scenario, Verdict, verdict
 from duo.bench.results import markdown_table
 from duo.bench.rounds import Contestant
-from duo.config import ContextConfig, ModelConfig, SamplingConfig
+from duo.config import ContextConfig, SamplingConfig
 from duo.engine.decoder import decode_all
 from duo.llama.context import Context
-from duo.llama.model import Model
 from duo.spec.sampling import Chain, Coupled, Greedy
 from duo.spec.types import Distribution
 
@@ -48,12 +48,10 @@ class Sampling(Scenario):
         accepted, cost_s = acceptance(setup), _cost_s()
         lines = [["temperature", *(f"{way} %" for way in accepted[0.0])]]
         lines += [[f"{t:g}", *(f"{100 * share:.1f}" for share in found.values())] for t, found in accepted.items()]
-        verdicts = [
-            verdict(
-                f"coupled over {other} at {t:g}", accepted[t]["coupled"] / max(1e-9, accepted[t][other]), least=least
-            )
-            for other, t, least in _BARS
-        ]
+        verdicts = []
+        for other, t, least in _BARS:
+            ratio = accepted[t]["coupled"] / max(1e-9, accepted[t][other])
+            verdicts.append(verdict(f"coupled over {other} at {t:g}", ratio, least=least))
         by_name = {contestant.name: contestant for contestant in results.contestants}
         slow, fast = (by_name.get(f"temperature {t}, coupled") for t in ("0.7", "0"))
         if slow is not None and fast is not None:
@@ -93,26 +91,22 @@ def _cost_s() -> float:
 def acceptance(setup: Setup) -> dict[float, dict[str, float]]:
     """By temperature: the share of accepted candidates for each method."""
     found = {}
-    config = ContextConfig(1024, 2, 2)
-    with ExitStack() as stack:
-        paths = (setup.target, setup.draft)
-        model, draft_model = (stack.enter_context(closing(Model(ModelConfig(path)))) for path in paths)
-        target, draft = (stack.enter_context(closing(Context(each, config))) for each in (model, draft_model))
+    with opened((setup.target, setup.draft), ContextConfig(1024, 2, 2)) as ((model, _), contexts):
         for temperature in _TEMPERATURES:
             counts = dict.fromkeys(_WAYS, 0.0)
             for seed, file in enumerate(setup.prompt_files):
                 prompt = model.tokenize(file.read_text(encoding="utf-8"))
-                _compare(target, draft, prompt, setup.n_tokens, SamplingConfig(temp=temperature, seed=seed), counts)
+                _compare(contexts, prompt, setup.n_tokens, SamplingConfig(temp=temperature, seed=seed), counts)
             found[temperature] = {way: n / (setup.n_tokens * len(setup.prompt_files)) for way, n in counts.items()}
     return found
 
 
 def _compare(
-    target: Context, draft: Context, prompt: list[int], n_tokens: int, config: SamplingConfig, counts: dict[str, float]
+    contexts: Sequence[Context], prompt: list[int], n_tokens: int, config: SamplingConfig, counts: dict[str, float]
 ) -> None:
     sampler, greedy, chain = Coupled(config), Greedy(), Chain(config)
     rows = []
-    for context in (target, draft):
+    for context in contexts:
         context.rollback(0)
         rows.append(decode_all(context, prompt)[0].copy())
     for position in range(len(prompt), len(prompt) + n_tokens):
@@ -121,7 +115,7 @@ def _compare(
         counts["greedy draft"] += greedy.sample(rows[1], position) == token
         both = [chain.distribution(row, ()) for row in rows] if config.temp else []
         counts["rejection"] += _overlap(*both) if both else greedy.sample(rows[1], position) == token
-        rows = [context.decode([token])[0].copy() for context in (target, draft)]
+        rows = [context.decode([token])[0].copy() for context in contexts]
 
 
 def _overlap(target: Distribution, draft: Distribution) -> float:

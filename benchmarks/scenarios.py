@@ -68,7 +68,7 @@ def _link(setup: Setup) -> list[Contestant]:
     relay = setup.stack.enter_context(Relay(far.port, delay_s=0.01))
     for lead, port in ((near, near.port), (far, relay.port)):
         setup.stack.enter_context(servers.back(setup, port))
-        lead.wait_for_drafts(1)
+        servers.wait_until(lambda: lead.metric("duo:workers_connected") == 1, lead)  # noqa: B023
     clients = {"lead alone": alone, "lead and back, loopback": near, "lead and back, 10 ms each way": far}
     own = commands(setup, {"plain": f"{ALONE} -t 1", "draft in a thread": ONE_EACH})
     return [*own, *(servers.client(name, lead) for name, lead in clients.items())]

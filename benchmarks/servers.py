@@ -38,9 +38,6 @@ class Server(Child):
         text = httpx.get(f"{self.url}/metrics").text
         return sum(map(float, re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)))
 
-    def wait_for_drafts(self, n: int) -> None:
-        wait_until(lambda: self.metric("duo:workers_connected") == n, self)
-
     def listens(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
             return True

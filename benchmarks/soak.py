@@ -122,16 +122,14 @@ class Soak(Scenario):
     """Compares texts with those of the lead alone, exact by --exact. In every round something happens to a back."""
 
     def run(self, setup: Setup) -> Outcome:
-        dice, tally, done, events = random.Random(0), Tally(), threading.Event(), Counter[str]()
+        dice, tally, done, events, memory = random.Random(0), Tally(), threading.Event(), Counter[str](), list[int]()
         file = setup.folder / "decodes"
         watched = replace(setup, duo=patched(_DECODES.format(file=str(file))))
         # A raw prompt and the chats begin with the same tokens, and F16 weights are exact only below 64 rows.
         lead = servers.lead(watched, "--exact", "--schedule", "async", "-c", "1024", "-ub", "32")
         texts = _references(lead, setup)
-        memory = []
-        clients = [
-            threading.Thread(target=_client, args=(i, lead, texts, done, tally), daemon=True) for i in range(_N_CLIENTS)
-        ]
+        more = (lead, texts, done, tally)
+        clients = [threading.Thread(target=_client, args=(i, *more), daemon=True) for i in range(_N_CLIENTS)]
         with ExitStack() as stack:
             watching = stack.enter_context(page.Subscription(lead))
             if (browser := stack.enter_context(page.browser())) is not None:
@@ -149,15 +147,13 @@ class Soak(Scenario):
                 note(f"{i + 1} events, {tally.counts.total()} requests, {n_wrong} wrong or not answered")
             if watching.problem is not None:
                 tally.wrong.append(f"live events: {watching.problem}")
-        n_accepted = lead.metric("spec_decode_num_accepted_tokens_total")
-        n_verified = lead.metric("spec_decode_num_draft_tokens_total")
-        status = lead.stop()
-        decodes_s = [float(line) for line in file.read_text(encoding="ascii").split()]
         found = {
             "requests": dict(tally.counts), "events": dict(events), "unanswered": tally.unanswered,
-            "wrong": tally.wrong, "accepted": n_accepted, "verified": n_verified, "memory_bytes": memory,
-            "longest_gap_s": tally.longest_gap_s, "longest_decode_s": max(decodes_s, default=0.0), "status": status,
-            "live_events": dict(watching.counts), "page_open": browser is not None,
+            "wrong": tally.wrong, "accepted": lead.metric("spec_decode_num_accepted_tokens_total"),
+            "verified": lead.metric("spec_decode_num_draft_tokens_total"), "memory_bytes": memory,
+            "longest_gap_s": tally.longest_gap_s, "status": lead.stop(), "live_events": dict(watching.counts),
+            "longest_decode_s": max(map(float, file.read_text(encoding="ascii").split()), default=0.0),
+            "page_open": browser is not None,
         }  # fmt: skip
         return _outcome(found)
 
@@ -168,11 +164,11 @@ def _outcome(found: dict[str, Any]) -> Outcome:
     growth = (median(warm[-_N_SAMPLES:]) - median(warm[:_N_SAMPLES])) / 1e6 if warm else 0.0
     accepted, verified = found["accepted"], found["verified"]
     rows = {
-        "requests": f"{sum(found['requests'].values())} ({_counts(found['requests'])})",
-        "events": f"{sum(found['events'].values())} ({_counts(found['events'])})",
+        "requests": _counts(found["requests"]),
+        "events": _counts(found["events"]),
         "not answered": len(found["unanswered"]),
         "wrong": len(found["wrong"]),
-        "live events": f"{sum(found['live_events'].values())} ({_counts(found['live_events'])})",
+        "live events": _counts(found["live_events"]),
         "page": "open" if found["page_open"] else "not open: no browser",
         "candidates accepted": f"{accepted:.0f} of {verified:.0f} verified",
         "longest gap in a stream, ms": f"{1000 * gap_s:.0f}",
@@ -194,7 +190,7 @@ def _outcome(found: dict[str, Any]) -> Outcome:
 
 
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+    return f"{sum(counts.values())} ({', '.join(f'{n} {name}' for name, n in sorted(counts.items()))})"
 
 
 def _references(lead: Server, setup: Setup) -> dict[Text, str]:
@@ -216,9 +212,8 @@ def _client(seed: int, lead: Server, texts: dict[Text, str], done: threading.Eve
     """Send random requests until `done` is set."""
     dice = random.Random(seed)
     while not done.is_set():
-        text = dice.choice(list(texts))
+        text, error, problem, gap_s = dice.choice(list(texts)), None, None, 0.0
         kind = dice.choice(("chat" if text.is_chat else "whole", "stream", "disconnect", "invalid"))
-        error, problem, gap_s = None, None, 0.0
         try:
             if kind == "stream":
                 text = replace(text, is_chat=False)

@@ -10,21 +10,19 @@ that loops is cut to its first half until it does not.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from benchmarks.models import PAIRS, prompt_files
+from benchmarks import argument_parser
+from benchmarks.models import PAIRS, opened, prompt_files
 from benchmarks.samples import FOLDER, LETTERS
 from duo.bench.rounds import loops
-from duo.config import ContextConfig, ModelConfig
+from duo.config import ContextConfig
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.slot import Slot
-from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
 from duo.spec.calibration import Calibration
@@ -39,23 +37,20 @@ _ROWS = DEFAULT.probe_tokens  # of logits that the draft's context has room for
 def traces(pair: str, n_tokens: int) -> dict[str, str]:
     """The trace of each prompt of a pair."""
     target_path, draft_path, prompts = PAIRS[pair]
-    with ExitStack() as stack:
-        models = [stack.enter_context(closing(Model(ModelConfig(path())))) for path in (target_path, draft_path)]
-        if difference := vocabulary_difference(*models):
+    config, found = ContextConfig(2048, 1, 1, n_outputs_max=_ROWS), {}
+    with opened((target_path(), draft_path()), config) as ((model, draft_model), (target, draft)):
+        if difference := vocabulary_difference(model, draft_model):
             raise SystemExit(f"{pair}: traces need a draft with the target's vocabulary: {difference}")
-        config = ContextConfig(2048, 1, 1, n_outputs_max=_ROWS)
-        target, draft = (stack.enter_context(closing(Context(model, config))) for model in models)
-        found = {}
         for path in prompt_files(prompts):
             text = path.read_text(encoding="utf-8")
-            prompt = models[0].tokenize(text)
-            tokens = written(target, prompt, n_tokens, Greedy(), models[0].is_end)
-            tokens = without_loops(models[0], tokens, text)
-            guesses = predictions(draft, prompt, tokens, Greedy(), models[0].n_vocab)
+            prompt = model.tokenize(text)
+            tokens = written(target, prompt, n_tokens, Greedy(), model.is_end)
+            tokens = without_loops(model, tokens, text)
+            guesses = predictions(draft, prompt, tokens, Greedy(), model.n_vocab)
             found[path.stem] = "".join(letter(*each) for each in guesses)
             right = sum(each.isupper() for each in found[path.stem])
             print(f"{pair} {path.stem}: {len(tokens)} tokens, {right / len(tokens):.2f}", file=sys.stderr, flush=True)
-        return found
+    return found
 
 
 def written(
@@ -128,7 +123,7 @@ def letter(guess: Guess, token: int) -> str:
 
 
 def main() -> None:
-    found = argparse.ArgumentParser(prog="python -m benchmarks.traces", description=(__doc__ or "").splitlines()[0])
+    found = argument_parser("traces", __doc__)
     found.add_argument("pairs", nargs="+", choices=PAIRS, metavar="PAIR", help=f"one of {', '.join(PAIRS)}")
     found.add_argument("-n", "--n-tokens", type=int, default=512, metavar="N", help="of a text, at most (default: 512)")
     options = found.parse_args()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -58,18 +59,22 @@ class Measured:
     results: Results
     traces: Sequence[Trace]  # by prompt
 
+    @property
+    def acceptance(self) -> float:
+        return fmean(right for trace in self.traces for _, right in trace.scores)
+
     def fastest(self) -> dict[str, Contestant]:
         """By mode: the fastest contestant that ran in every round."""
+        runs = Counter(sample.contestant for sample in self.results.samples)
         found: dict[str, Contestant] = {}
-        for contestant in self.results.contestants:
-            same = [each for each in self.results.contestants if each.mode == contestant.mode]
-            n = max(len(self.results.of(each)) for each in same)
-            whole = [each for each in same if len(self.results.of(each)) == n > 0]
-            if whole:
-                found[contestant.mode] = max(whole, key=lambda each: geometric_mean(self.rates(each)))
+        for mode in dict.fromkeys(contestant.mode for contestant in runs):
+            same = {contestant: n for contestant, n in runs.items() if contestant.mode == mode}
+            whole = [contestant for contestant, n in same.items() if n == max(same.values())]
+            found[mode] = max(whole, key=lambda each: geometric_mean(self.rates(each)))
         return found
 
     def rates(self, contestant: Contestant) -> list[float]:
+        """By prompt: the median of the rounds."""
         rates: dict[str, list[float]] = {}
         for sample in self.results.of(contestant):
             rates.setdefault(sample.prompt.category, []).append(sample.run.tokens_per_s)
@@ -86,12 +91,11 @@ class Measured:
 
     def planned(self, contestant: Contestant) -> Range:
         """The forecast of `duo plan` at the acceptance that came out, over measured."""
-        machine, mode = replace(self.emulation.pair.machine, noise=0.0), contestant.mode
-        acceptance = fmean(right for trace in self.traces for _, right in trace.scores)
-        n_max = AUTO_DRAFT if contestant.n_max in (None, "auto") else int(contestant.n_max or 0)
+        machine, mode, k = replace(self.emulation.pair.machine, noise=0.0), contestant.mode, contestant.n_max
+        n_max = AUTO_DRAFT if k in (None, "auto") else int(k)
         ranks = [rank for trace in self.traces for rank in trace.ranks]
         shares = [ranks.count(rank) / max(1, len(ranks)) for rank in range(N_RANKS)]
-        prospects = foretell(informed(machine, acceptance, max(1, n_max), shares), constant=True, prepares=True)
+        prospects = foretell(informed(machine, self.acceptance, n_max, shares), constant=True, prepares=True)
         forecast = prospects.found[{TURNS: Schedule.SYNC, PLAIN: Schedule.OFF}.get(mode, Schedule.ASYNC)]
         if mode == PREPARED and prospects.prepared is not None:
             forecast = prospects.prepared
@@ -113,15 +117,14 @@ class Measured:
             "plain_over_1/T(1)": speed_up([rate * self.emulation.pair.machine.target_s[0] for rate in rates[PLAIN]]),
             "planned_over_measured": {m: self.planned(c) for m, c in fastest.items() if m != FIXED},
             "same_text": all(self.results.row(each)["same_text"] is not False for each in self.results.contestants),
-            "acceptance": fmean(right for trace in self.traces for _, right in trace.scores),
+            "acceptance": self.acceptance,
             "runs": self.results.document()["runs"],
         }  # fmt: skip
 
     def verdicts(self, row: dict[str, Any]) -> Iterator[Verdict]:
         yield Verdict(f"{self.name}: plain over 1/T(1)", row["plain_over_1/T(1)"], 0.98, 1.0)
-        for mode in (TURNS, BOTH, PREPARED):
-            if mode in row["planned_over_measured"]:
-                planned = row["planned_over_measured"][mode]
+        for mode, planned in row["planned_over_measured"].items():
+            if mode != PLAIN:
                 yield Verdict(f"{self.name}: planned over measured, {mode}", planned, 0.95, 1.05)
         yield verdict(f"{self.name}: every text as plain's", float(row["same_text"]), least=1.0)
         machine = self.emulation.pair.machine
@@ -135,9 +138,7 @@ class TwoDevices(Scenario):
 
     def run(self, setup: Setup) -> Outcome:
         """See Scenario. After Ctrl-C, returns the results of the machines that are complete."""
-        rows: list[dict[str, Any]] = []
-        verdicts: list[Verdict] = []
-        complete = True
+        rows, verdicts, complete = list[dict[str, Any]](), list[Verdict](), True
         pairs = [("", read_pair(setup.machine))] if setup.machine else marked_pairs(setup.only)
         for name, pair in pairs:
             note(f"{name or pair.name}, {pair.slow_down or 1:g} times slower")
@@ -228,14 +229,13 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Two tables: rates, and what predictions and Python have to do with them."""
     pairs = [f"{BOTH} over {FIXED}", f"{BOTH} over {TURNS}", f"{PREPARED} over {BOTH}", f"{PREPARED} over {PLAIN}",
              f"{PREPARED} over limit"]  # fmt: skip
-    modes = (PLAIN, FIXED, TURNS, BOTH, PREPARED, "limit")
+    modes, plans = (PLAIN, FIXED, TURNS, BOTH, PREPARED, "limit"), (TURNS, BOTH, PREPARED)
     rates = [["machine", *modes, *pairs]]
-    plans = (TURNS, BOTH, PREPARED)
     checks = [["machine", "plain × T(1)", *(f"plan, {mode}" for mode in plans), "texts as plain"]]
     for row in rows:
-        k = {mode: f" (k={row['k'][mode]})" if mode in row["k"] and mode in (FIXED, TURNS) else "" for mode in modes}
+        k = {mode: f" (k={row['k'][mode]})" for mode in (FIXED, TURNS) if mode in row["k"]}
         found = row["tokens_per_s"]
-        cells = [f"{found[mode]:.2f}{k[mode]}" if mode in found else "" for mode in modes]
+        cells = [f"{found[mode]:.2f}{k.get(mode, '')}" if mode in found else "" for mode in modes]
         rates.append([row["machine"], *cells, *(spread(row["ratios"].get(pair), 2) for pair in pairs)])
         planned = [spread(row["planned_over_measured"].get(mode), 2) for mode in plans]
         same = "yes" if row["same_text"] else "no"

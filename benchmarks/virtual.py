@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.virtual_clock import VirtualClock
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache
-from duo.engine.draft import Draft, DraftRequest
+from duo.engine.decoder import Cache, Decoder
+from duo.engine.draft import Draft, DraftRequest, Source
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
@@ -24,6 +24,7 @@ from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
 from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
+from duo.spec.sampling import Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Guess, Logits
@@ -52,6 +53,11 @@ class Replay:
     @property
     def rate(self) -> float:
         return self.tokens / self.seconds
+
+    def add(self, n_tokens: int, end_s: float) -> None:
+        """A step."""
+        self.tokens, self.seconds = self.tokens + n_tokens, end_s
+        self.ends.append((self.tokens, end_s))
 
 
 def constant(acceptance: float, seed: int = 0) -> Guesses:
@@ -89,22 +95,34 @@ def replay(
     if machine.latency_s:
         policy.learn_latency(machine.latency_s)
     prompt = [position % 2 for position in range(n_prompt)]
-    metrics = Metrics(clock)
-    ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
-    guesser = _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
-    request = DraftRequest(Session(prompt, _N_VOCAB), ending, metrics, guesser, SamplingConfig(), mode=MODE)
-    draft: LocalDraft | None = None
-    threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=policy.separate_devices)
-    if policy.n_max:
-        draft = LocalDraft(Cache(_VirtualDraft(clock, machine)), policy)
-    target = _VirtualTarget(clock, machine)
+    target, draft = _VirtualTarget(clock, machine), _VirtualDraft(clock, machine) if policy.n_max else None
     target.read(prompt[:-1])
-    sources = Sources(Draft(None if draft else policy), draft)
-    generation = Generation(target, request, _Verifier(), threads, sources)
-    generation.run(lambda _: None, threading.Event())
+    metrics, guesser = Metrics(clock), _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
+    generate(target, draft, policy, prompt, n_tokens, metrics, guesser, _Verifier())
+    return _result(metrics)
+
+
+def generate(
+    target: Decoder,
+    draft: Decoder | None,
+    policy: Policy | None,
+    prompt: Sequence[int],
+    n_tokens: int,
+    metrics: Metrics,
+    guesser: Guesser,
+    verifier: Verifier,
+    others: Sequence[Source] = (),
+) -> None:
+    """Let the engine write `n_tokens`, with one thread for each model. `others`: sources besides the draft."""
+    ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
+    session = Session(prompt, target.n_vocab)
+    request = DraftRequest(session, ending, metrics, guesser, SamplingConfig(), mode=MODE)
+    threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=policy is not None and policy.separate_devices)
+    local = None if draft is None or policy is None else LocalDraft(Cache(draft), policy)
+    sources = Sources(Draft(None if local else policy), local, others=others)
+    Generation(target, request, verifier, threads, sources).run(lambda _: None, threading.Event())
     if metrics.draft_error:
         raise RuntimeError(metrics.draft_error)
-    return _result(metrics)
 
 
 def reading_s(machine: Machine, n_tokens: int) -> float:
@@ -119,16 +137,14 @@ def drafting_s(machine: Machine, n_sequences: int) -> float:
 
 
 def _result(metrics: Metrics) -> Replay:
-    steps, counts = metrics.steps, accumulate(step.n_tokens for step in metrics.steps)
     found = Replay(
-        ends=[(n, step.end) for n, step in zip(counts, steps, strict=True)],
-        n_verified=[step.n_candidates for step in steps],
+        n_verified=[step.n_candidates for step in metrics.steps],
         n_contradicted=metrics.contradictions.total(),
         n_prepared=metrics.hits.total(),
         n_opened=metrics.n_prepared,
     )
-    found.tokens, found.seconds = found.ends[-1]
-    for step in steps:
+    for step in metrics.steps:
+        found.add(step.n_tokens, step.end)
         found.tokens_in[step.schedule] += step.n_tokens
     return found
 
@@ -172,8 +188,7 @@ class _VirtualContext:
     was_first = False
 
     def __init__(self, clock: VirtualClock, machine: Machine) -> None:
-        self._clock, self._machine = clock, machine
-        self._condition = clock.condition()
+        self._clock, self._machine, self._condition = clock, machine, clock.condition()
         self._sequences = {0: (0, 0)}
         self._first = 0  # the token at the beginning of the cache, which a probe without context has elsewhere
         self._is_stopped = self._is_cancelled = False
@@ -278,18 +293,18 @@ class _Guesser:
 
     def __init__(self, guesses: Guesses, n_prompt: int, n_tokens: int, seed: int, ranks: Sequence[float]) -> None:
         self._guesses, self._n_prompt, self._dice = guesses, n_prompt, random.Random(seed)
-        self._ranks = tuple(accumulate(ranks))
-        dice = random.Random(seed)
-        self._rank = [bisect_right(self._ranks, dice.random()) for _ in range(n_prompt + n_tokens + 64)]
+        reached, dice = list(accumulate(ranks)), random.Random(seed)
+        self._n_ranks = len(reached)
+        self._rank = [bisect_right(reached, dice.random()) for _ in range(n_prompt + n_tokens + 64)]
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
         confidence, right = self._guesses(position - self._n_prompt)
+        others = [*_OTHERS[: self._n_ranks]]
         if right and logits[1]:
-            return Guess(position % 2, confidence, alternatives=tuple(_OTHERS[: len(self._ranks)]))
-        others = [*_OTHERS[: len(self._ranks)]]
+            return Guess(position % 2, confidence, alternatives=tuple(others))
         if (rank := self._rank[position % len(self._rank)]) < len(others):
             others.insert(rank, position % 2)
-        return Guess(_WRONG, confidence, alternatives=tuple(others[: len(self._ranks)]))
+        return Guess(_WRONG, confidence, alternatives=tuple(others[: self._n_ranks]))
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
         found = self.guess(logits, position)

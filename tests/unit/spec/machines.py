@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import pytest
 
+from benchmarks.samples import RISES
 from benchmarks.virtual import Guesses, Replay, reading_s, replay
 from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
@@ -78,15 +79,6 @@ def foresee(
         aborts=machine.aborts,
     )
     return replay(policy, machine, guesses, n_tokens, ranks=ranks)
-
-
-RISES: list[Callable[[random.Random], float]] = [
-    lambda dice: dice.uniform(0, 0.03),  # flat
-    lambda dice: dice.uniform(0.02, 0.3),  # linear
-    lambda dice: dice.choice([0, 0, 0, dice.uniform(0.3, 1)]),  # cliffs
-    lambda dice: dice.uniform(-0.3, 0.5),  # dips
-    lambda dice: dice.uniform(0, 0.4) * dice.random(),  # any
-]
 
 
 def random_case(seed: int) -> Case:
