@@ -1,7 +1,5 @@
 """How often candidates are accepted, learned while running, and what the draft derives from that by itself."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -50,10 +48,7 @@ class Calibration:
         self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.kept_scores))
 
     def doubt(self, share: float, n: int) -> bool:
-        """If `n` new candidates of which this `share` is right contradict earlier texts, those count for little.
-
-        Returns whether they are much better.
-        """
+        """If `n` new scores contradict earlier texts, these count for little. Returns whether they are much better."""
         if not self.n_scored:
             return False
         deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(n))

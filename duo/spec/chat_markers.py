@@ -3,8 +3,6 @@
 With the markers of two models, a prompt in the chat format of one becomes a prompt in that of the other.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

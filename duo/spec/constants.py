@@ -1,10 +1,4 @@
-"""The constants of the policy.
-
-Source of those without another: the replays of `python -m benchmarks.regret`; what a change of each does is in
-benchmarks/NOTES.md.
-"""
-
-from __future__ import annotations
+"""The constants of the policy: from replays (benchmarks/regret.py, benchmarks/NOTES.md) unless it says otherwise."""
 
 from dataclasses import dataclass
 

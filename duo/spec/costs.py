@@ -57,10 +57,7 @@ class CostModel:
         return self.draft_time()
 
     def draft_time(self, doubt: float = 0.0, n_sequences: int = 1) -> float:
-        """The same, with `doubt`; or the time for one token in each of `n_sequences`, at least as long.
-
-        That is inferred from other conditions relative to one sequence there.
-        """
+        """The same with `doubt`; or for one token in each of `n_sequences`: at least as long, and relative to it."""
         if self.draft_times:
             one_s = min(time.estimate(doubt) for time in self.draft_times.values())
         else:
@@ -130,10 +127,7 @@ class CostModel:
         return used if sum(time.here.n for time in used.values()) >= DEFAULT.few else {}
 
     def _follow(self) -> None:
-        """If T(n) is longer or shorter than when the text began, so is that of sizes that the text does not use.
-
-        If the text has decodes of one token and of several, only as far as both have changed.
-        """
+        """What T(n) has changed by in this text holds for sizes it does not use: of 1 and n > 1, the lesser change."""
         if not (used := self._used()):
             return
         groups = [time for n, time in used.items() if n == 1], [time for n, time in used.items() if n > 1]
@@ -166,10 +160,7 @@ class CostModel:
         return self.target_times.get(n) or Time()
 
     def n_affordable(self, credit_s: float) -> int:
-        """The largest batch that costs at most `credit_s` more than one token, even if T(n) is linear where unknown.
-
-        At least the largest that was measured.
-        """
+        """The largest batch that was measured or, linear beyond, costs at most `credit_s` more than one token."""
         most = max((n for costs in self._family for n in costs.target_times), default=1)
         each_s = self.target_s(most) / most
         return max(most, int((credit_s + self.target_s(1)) / each_s)) if each_s else most

@@ -18,8 +18,6 @@ Both rules return a number of candidates. One larger than `len(chances)` means: 
     draft_s   seconds between those after it
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

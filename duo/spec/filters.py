@@ -4,8 +4,6 @@ Each takes the ids `[n]` int64, ascending, and the logits `[n]` of the remaining
 the same order. Every filter keeps at least one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

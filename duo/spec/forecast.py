@@ -9,8 +9,6 @@ In all functions `target_s[k]` is the target's time for a batch of k+1 tokens an
 in seconds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Learner: what a policy learns from each step, what it measures on purpose, and when it changes the schedule."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -50,10 +48,7 @@ class Learner(PairModel):
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule to follow now.
-
-        With a remote draft the target is first measured alone: the "other" machine may be this one.
-        """
+        """The schedule to follow now. A target is first measured without a remote draft: it may be on this machine."""
         if self.remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
             return Schedule.OFF
         return self.chooser.now
@@ -91,9 +86,10 @@ class Learner(PairModel):
     # What is learned
 
     def use_cores(self, n_cores: int) -> None:
-        """See PairModel. The schedule is reconsidered soon."""
+        """From now on, times are learned and used for `n_cores` cores free for both models (0: all of them)."""
         before = self.alone
-        super().use_cores(n_cores)
+        self.alone, self.concurrent = self._on_cores(n_cores)
+        self.alone.forget_curves()
         if self.alone is not before and self.rate:
             self.is_steady = self.is_steady and not self.chooser.n_tokens
             self._window = (0, 0.0)  # was measured with the others
@@ -109,7 +105,7 @@ class Learner(PairModel):
         self.calibration.begin()
         self._start_text(n_prompt)
         is_first = not self.alone.target_s(1) or (self.n_max > 0 and not self.calibration.n_scored)
-        self.chooser.begin(self.schedules, n_room, is_first=is_first)
+        self.chooser.begin(n_room, is_first=is_first)
         self._lookup_budget.begin(None)
         self.is_steady = True
         for both in self._costs.values():
@@ -215,10 +211,7 @@ class Learner(PairModel):
         return self.alone.is_doubted or (is_due and Schedule.OFF in self.chooser.allowed)
 
     def _plan(self) -> bool:
-        """Choose the size to measure: a typical one, or a small one, which shows whether an earlier run's hold.
-
-        Returns whether it was never measured, and is to be measured before a schedule is chosen.
-        """
+        """Choose the size to measure. Returns whether it is new, and to be measured before a schedule is chosen."""
         (first, second), alone = DEFAULT.sizes, self.alone
         known = alone.target(first)
         # A single measurement is repeated: something may have interrupted it.
@@ -243,10 +236,7 @@ class Learner(PairModel):
         return 0
 
     def probe_size(self) -> int:
-        """How many tokens of the text an idle draft should decode to see which it would have drafted; usually 0.
-
-        That is all that it has not decoded, or the last ones.
-        """
+        """How many of the last tokens an idle draft should decode to see which it would have drafted; usually 0."""
         least, alone_s = DEFAULT.probe_tokens // 2, self.alone.target_s(1)
         silence = DEFAULT.silence if self._may_gain or not self._was_probed else DEFAULT.long_silence
         is_due = self._n_unscored >= silence and self.chooser.n_tokens >= least

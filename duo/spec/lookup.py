@@ -5,8 +5,6 @@ what they contain: prompt lookup decoding (Saxena 2023), REST (He et al. 2023), 
 is a hash table with chains, as in Deflate (RFC 1951, section 4): a token takes constant time, however long the text is.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Sequence

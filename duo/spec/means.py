@@ -1,7 +1,5 @@
 """Means of what is measured again and again."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

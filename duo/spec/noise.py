@@ -4,8 +4,6 @@ A counter-based generator after splitmix64 (Steele, Lea and Flood 2014). Draft a
 without communicating, in any order and any number of times.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

@@ -27,10 +27,7 @@ _SURELY = 50  # measurements
 
 @dataclass(eq=False)
 class PairModel:
-    """T(n) and t_d for each condition, a(c) for each mode of sampling, and how accurate forecasts have been.
-
-    It outlives a generation, and is stored in a profile between runs.
-    """
+    """What a profile keeps: T(n), t_d in each condition, a(c) in each mode of sampling, how accurate forecasts were."""
 
     n_max: int  # candidates in a batch
     n_ahead: int  # drafted tokens awaiting verification
@@ -60,11 +57,6 @@ class PairModel:
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft
 
-    def use_cores(self, n_cores: int) -> None:
-        """From now on, times are learned and used for `n_cores` cores free for both models (0: all of them)."""
-        self.alone, self.concurrent = self._on_cores(n_cores)
-        self.alone.forget_curves()
-
     def _on_cores(self, n_cores: int) -> tuple[CostModel, CostModel]:
         if n_cores not in self._costs:
             alone, both, slower = CostModel(), CostModel(), DEFAULT.slower
@@ -92,7 +84,7 @@ class PairModel:
     def forecasts(
         self, acceptance: float | None = None, doubt: float = 0.0, *, constant: bool = False
     ) -> dict[Schedule, Forecast]:
-        """What each schedule can reach at `acceptance` (default: the current mean); empty while costs are unknown.
+        """What each schedule can reach, at the mean `acceptance` unless it is given; empty while costs are unknown.
 
         `constant`: the draft's confidence says nothing about a candidate.
         """
@@ -118,10 +110,7 @@ class PairModel:
         return overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, self.calibration.ranks)
 
     def choose_branches(self, *, allowed: bool) -> None:
-        """Choose how many branches to have: the fewest that are almost the best, none if the best gains too little.
-
-        That takes several forecasts, so they are compared again only after something has changed by about a tenth.
-        """
+        """Choose the fewest branches that are almost the best; again only after a change of about a tenth."""
         if not allowed or not self.n_max or self.branches is not None or not self._knows_concurrent:
             self._n_branches, self._compared = self.branches or 0 if allowed else 0, []
             return

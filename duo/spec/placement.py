@@ -19,8 +19,6 @@ The forecast assumes that
 Only the ratios of the bandwidths matter, because rates are compared, not reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

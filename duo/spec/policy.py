@@ -5,8 +5,6 @@ a(c), the probability that a candidate of confidence c is accepted (duo/spec/cos
 sustainable rate (duo/spec/forecast.py), and λ determines the number of candidates (duo/spec/decision.py).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -58,10 +56,7 @@ class Policy(Learner):
         return max(self.rate, tokens / seconds) if self._n_found and seconds else self.rate
 
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        """What to do with the candidates `drafted` by the source that this policy is for, or with those of `others`.
-
-        The step may add at most `n_room` tokens.
-        """
+        """What to do with what the draft and the `others` propose, in a step that may add at most `n_room` tokens."""
         n_max, rate = min(self.n_max, n_room - 1), self._value_of_time  # the target adds a token of its own
         if not self.rate or n_max <= 0 or (self.schedule is Schedule.SYNC and self._needs_alone(rate)):
             return Decision(0)

@@ -1,7 +1,5 @@
 """What a policy has learned, as a profile keeps it: JSON types, each value of which is checked when it is restored."""
 
-from __future__ import annotations
-
 from typing import Any, TypedDict
 
 # Times of one condition by name and number (of tokens, threads or sequences): [seconds, relative spread].

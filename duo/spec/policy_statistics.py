@@ -1,7 +1,5 @@
 """What a policy has learned and decided, for reports and --json; times in ms."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 

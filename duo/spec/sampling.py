@@ -7,8 +7,6 @@ even the random choice whenever the two distributions are similar (Gumbel-max co
 "Coupling without Communication and Drafter-Invariant Speculative Decoding").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,10 +33,7 @@ class Guesser(Protocol):
     n_recent: int  # number of preceding tokens that the choice depends on
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The drafted token for `position`, from logits `[n_vocab]`.
-
-        `recent`: the last `n_recent` tokens before `position`, or fewer at the start of the text.
-        """
+        """The drafted token for `position`, from logits `[n_vocab]` and the last `n_recent` tokens before it."""
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
         """As guess(), for a position whose token is known: the result is only compared with that."""

@@ -1,7 +1,5 @@
 """Schedules: how the two models share the machine, and the choice among them during a generation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,21 +97,19 @@ class Budget:
 
 
 class Chooser:
-    """Follows the schedule with the best forecast, and tries others where that is worth more than it costs.
+    """Follows the schedule with the best forecast, and tries others where that pays; a budget pays for losses."""
 
-    Exploration, and whatever drafting loses, is paid from its budget.
-    """
-
-    def __init__(self, allowed: Sequence[Schedule], first: Schedule = Schedule.OFF) -> None:
-        """Each text starts with the schedule `first` or, if that is not allowed, the last of the allowed ones."""
-        self._first = first if first in allowed else allowed[-1]
+    def __init__(self, schedules: Sequence[Schedule], first: Schedule = Schedule.OFF) -> None:
+        """Each text starts with the schedule `first` or, if that is not one of the `schedules`, the last of these."""
+        self._schedules = tuple(schedules)
+        self._first = first if first in schedules else schedules[-1]
         self.budget = Budget(DEFAULT.first, DEFAULT.later)
-        self.begin(allowed, None, is_first=True)
+        self.begin(None, is_first=True)
 
-    def begin(self, allowed: Sequence[Schedule], n_room: int | None, *, is_first: bool) -> None:
-        """Start a text. `n_room`: maximum tokens of the text; None: no limit. `is_first`: see Budget."""
+    def begin(self, n_room: int | None, *, is_first: bool) -> None:
+        """Start a text. See Budget."""
         self.budget.begin(n_room, is_first=is_first)
-        self.allowed = tuple(allowed)
+        self.allowed = self._schedules
         self.now = self._first
         self.changes: list[Change] = []
         self.n_tokens = 0

@@ -1,9 +1,4 @@
-"""Session: the accepted tokens, and the chain of candidates after them.
-
-Where a draft computes concurrently, its thread and the target's share a session: see duo/engine/queue.py.
-"""
-
-from __future__ import annotations
+"""Session: the accepted tokens, and the chain of candidates after them; two threads may share it (engine/queue.py)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

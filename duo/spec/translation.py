@@ -10,8 +10,6 @@ agreement" in streaming speech recognition: Liu, Spanakis and Niehues 2020), and
 Offsets are in bytes from the end of the prompt. A *fragment* is a piece from the middle of a text.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import attrgetter

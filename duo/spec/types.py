@@ -1,7 +1,5 @@
 """Values exchanged between draft, target and policy."""
 
-from __future__ import annotations
-
 import codecs
 import math
 from collections.abc import Sequence
@@ -49,10 +47,7 @@ class Guess(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A possible result of a verification: the draft is wrong at `position`, and the target's token there is `token`.
-
-    The position after the last candidate is included: its token is the bonus.
-    """
+    """The draft is wrong at `position`, or that is after the last candidate; the target's token there is `token`."""
 
     position: int
     token: int

@@ -6,8 +6,6 @@ Chen et al. 2023): the draft draws from its own distribution q, and a candidate 
 min(1, p(x)/q(x)).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,12 +1,10 @@
 """Machines to try a policy on, measured and random, and what fixed settings reach on them, exactly."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -46,8 +44,7 @@ MACHINES = pytest.mark.parametrize(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """A machine, and a draft of this acceptance."""
 
     machine: Machine

@@ -1,7 +1,5 @@
 """Policies that have learned what a test says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Chat markers: found in templates, and exchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

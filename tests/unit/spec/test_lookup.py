@@ -1,7 +1,5 @@
 """Lookup: what it proposes, how sure it is, and that its index follows the text."""
 
-from __future__ import annotations
-
 import random
 import sys
 

@@ -10,12 +10,8 @@ LIMIT = 1e-4  # of a p-value
 
 def test_noise_is_a_function_of_seed_purpose_position_and_token() -> None:
     """Another function would change every text that was ever written with a seed."""
-    assert uniforms(42, Purpose.OWN, 7, np.array([0, 1, 49_151])).tolist() == [
-        0.21707728872515164,
-        0.9396906519955153,
-        0.04203083003603891,
-    ]
-    some = np.array([7, 199_999, 3])
+    some = np.array([0, 1, 49_151])
+    assert uniforms(42, Purpose.OWN, 7, some).tolist() == [0.21707728872515164, 0.9396906519955153, 0.04203083003603891]
     assert (uniforms(1, Purpose.OWN, 5, some) == uniforms(1, Purpose.OWN, 5, IDS)[some]).all()
     assert uniform(1, Purpose.COIN, 5) == uniforms(1, Purpose.COIN, 5, np.array([0]))[0]
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import accumulate, combinations_with_replacement, pairwise
 
@@ -8,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.placement import MARGIN, Footprint, Placement, Room, fill, place
+from duo.spec.placement import MARGIN, Footprint, Room, fill, place
 
 M = 1 << 20
 
@@ -22,78 +20,40 @@ TARGET = footprint(10, layer=900, cache=100, output=500, overhead=100)  # 10,600
 DRAFT = footprint(4, layer=180, cache=20, output=100, overhead=50)  # 950 MiB
 
 
-def rooms(*sizes: int) -> list[Room]:
-    """Devices with so many MiB besides the margin."""
-    return [Room(name, MARGIN + size * M) for name, size in zip("AB", sizes, strict=False)]
-
-
-def placed(devices: list[Room], asked: tuple[int | None, int | None] = (None, None)) -> Placement:
-    """Both models on the same devices."""
-    return place(TARGET, DRAFT, devices, devices, *asked)
-
-
-def layers(placement: Placement) -> tuple[int, int]:
-    return placement.target.n_gpu_layers, placement.draft.n_gpu_layers
-
-
-# One device
-
-
 @pytest.mark.parametrize(
-    ("free", "expected"),
+    ("free", "asked", "target", "draft"),
     [
-        (0, (0, 0)),
-        (149, (0, 0)),
-        (150, (0, 1)),  # buffers and the draft's output layer
-        (950, (0, 5)),  # the draft fits
-        (1550, (1, 5)),  # and buffers and the target's output layer
-        (2500, (2, 4)),  # one layer of the target is worth more than the last of the draft
-        (5000, (4, 5)),
-        (11_549, (11, 4)),
-        (11_550, (11, 5)),  # everything
+        ((0,), (None, None), (0,), (0,)),
+        ((149,), (None, None), (0,), (0,)),
+        ((150,), (None, None), (0,), (1,)),  # buffers and the draft's output layer
+        ((950,), (None, None), (0,), (5,)),  # the draft fits
+        ((1550,), (None, None), (1,), (5,)),  # and buffers and the target's output layer
+        ((2500,), (None, None), (2,), (4,)),  # one layer of the target is worth more than the last of the draft
+        ((5000,), (None, None), (4,), (5,)),
+        ((11_549,), (None, None), (11,), (4,)),
+        ((11_550,), (None, None), (11,), (5,)),  # everything
+        ((5000,), (4, None), (4,), (5,)),  # requested numbers are kept
+        ((5000,), (0, None), (0,), (5,)),
+        ((5000,), (-1, None), (11,), (0,)),  # too many: nothing is left
+        ((5000,), (None, 2), (5,), (2,)),
+        ((5000,), (None, -1), (4,), (5,)),
+        ((5000,), (2, 1), (2,), (1,)),
+        ((5000,), (-1, -1), (11,), (5,)),
+        ((10_600, 950), (None, None), (11, 0), (0, 5)),  # each has its own
+        ((11_550, 11_550), (None, None), (11, 0), (0, 5)),  # separate though either would hold both
+        ((5000, 950), (None, None), (5, 0), (0, 5)),
+        ((3000, 2000), (None, None), (2, 2), (3, 2)),  # parts of the draft between those of the target
+        ((10_000, 3000), (None, None), (9, 2), (0, 5)),  # the draft with the smaller part
+        ((1000, 1750), (None, None), (0, 2), (5, 0)),  # the draft in one piece, though the last device has some room
+        ((450, 550), (None, None), (0, 0), (2, 3)),  # only both together hold the draft
     ],
 )
-def test_layers_on_one_device(free: int, expected: tuple[int, int]) -> None:
-    assert layers(placed(rooms(free))) == expected
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ((4, None), (4, 5)),
-        ((0, None), (0, 5)),
-        ((-1, None), (11, 0)),  # too many: nothing is left
-        ((None, 2), (5, 2)),
-        ((None, -1), (4, 5)),
-        ((2, 1), (2, 1)),
-        ((-1, -1), (11, 5)),
-    ],
-)
-def test_requested_numbers_of_layers_are_kept(asked: tuple[int | None, int | None], expected: tuple[int, int]) -> None:
-    assert layers(placed(rooms(5000), asked)) == expected
-
-
-# Several devices
-
-
-@pytest.mark.parametrize(
-    ("sizes", "target_split", "draft_split"),
-    [
-        ((10_600, 950), (11, 0), (0, 5)),  # each has its own
-        ((11_550, 11_550), (11, 0), (0, 5)),  # separate though either would hold both
-        ((5000, 950), (5, 0), (0, 5)),
-        ((3000, 2000), (2, 2), (3, 2)),  # parts of the draft between those of the target
-        ((10_000, 3000), (9, 2), (0, 5)),  # the draft with the smaller part
-        ((1000, 1750), (0, 2), (5, 0)),  # the draft in one piece, though the last device has room for some of it
-        ((450, 550), (0, 0), (2, 3)),  # only both together hold the draft
-    ],
-)
-def test_splits_over_two_devices(
-    sizes: tuple[int, ...], target_split: tuple[int, ...], draft_split: tuple[int, ...]
+def test_layers_of_both_models_on_the_same_devices(
+    free: tuple[int, ...], asked: tuple[int | None, int | None], target: tuple[int, ...], draft: tuple[int, ...]
 ) -> None:
-    found = placed(rooms(*sizes))
-    assert (found.target.tensor_split, found.draft.tensor_split) == (target_split, draft_split)
-    assert layers(found) == (sum(target_split), sum(draft_split))
+    devices = [Room(name, MARGIN + size * M) for name, size in zip("AB", free, strict=False)]
+    for found, split in zip(place(TARGET, DRAFT, devices, devices, *asked), (target, draft), strict=True):
+        assert (found.tensor_split, found.n_gpu_layers) == (split, sum(split))
 
 
 # Properties

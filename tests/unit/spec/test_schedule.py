@@ -25,7 +25,7 @@ def following(
 ) -> Chooser:
     """A chooser that has made 16 tokens in `schedule`, as fast as the target alone."""
     chooser = Chooser(allowed, schedule)
-    chooser.begin(allowed, n_room, is_first=False)
+    chooser.begin(n_room, is_first=False)
     chooser.step(16, 16 * ALONE_S, ALONE_S)
     chooser.budget.spend(chooser.budget.credit_s - credit_s)
     assert chooser.now is schedule
@@ -137,7 +137,7 @@ def test_the_trial_that_is_worth_most_is_made_first_and_each_once_in_a_text() ->
     assert after_review(chooser, bad) is OFF
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is OFF
     assert chooser.changes[0].reason == "a trial: 7.8 to 11.8 instead of 10.0 tokens/s forecast"
-    chooser.begin(ALL, None, is_first=False)
+    chooser.begin(None, is_first=False)
     chooser.step(1, ALONE_S, ALONE_S)
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ASYNC
 

@@ -1,7 +1,5 @@
 """Translator: what the draft is told, and what the target is offered."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest
