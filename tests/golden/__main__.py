@@ -1,10 +1,11 @@
-"""Write the expected help texts and reports, and what docs/ has of options and predictions."""
+"""Write the expected help texts, outputs and reports, and what docs/ has of options and predictions."""
 
 from __future__ import annotations
 
 from tests.documents.documents import RECIPES, with_predictions
-from tests.golden import HELP, help_text
+from tests.golden import HELP, TRANSCRIPT, help_text, transcript
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, with_options
+from tests.golden.doctor import DOCTOR, doctor
 from tests.golden.reports import REPORTS, reports
 
 
@@ -12,6 +13,8 @@ def main() -> None:
     SETTINGS.write_text(settings(), encoding="utf-8")
     for arguments, path in HELP.items():
         path.write_text(help_text(*arguments), encoding="utf-8")
+    TRANSCRIPT.write_text(transcript(), encoding="utf-8")
+    DOCTOR.write_text(doctor(), encoding="utf-8")
     REPORTS.write_text(reports(), encoding="utf-8")
     RECIPES.write_text(with_predictions(RECIPES.read_text(encoding="utf-8")), encoding="utf-8")
     CONFIGURATION.write_text(with_options(CONFIGURATION.read_text(encoding="utf-8")), encoding="utf-8")

@@ -128,11 +128,9 @@ def test_a_text_that_repeats_itself_is_said(run: Callable[..., Run], monkeypatch
 
 
 def test_usage(run: Callable[..., Run], tmp_path: Path, recurrent: Path) -> None:
-    assert_refused(run(model=tmp_path / "missing.gguf"), "missing.gguf: no such file")
     assert_refused(run(model=recurrent), "cannot roll back its cache, so nothing can be drafted for it")
     assert_refused(run("--json", tmp_path / "no" / "figures.json"), "--json", status=2)
     assert_refused(run("-n", "600"), "exceed")
-    assert_refused(duo("tune", "-md", "a.gguf"), "a draft without a target", status=2)
 
 
 # The table

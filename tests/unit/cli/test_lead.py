@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-import pytest
 
 from duo.cli.commands.lead import addresses
 from duo.cli.inputs import api_keys
-from tests.command import Argument, assert_refused
-from tests.unit.cli.runner import duo
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--api-key", ""], ["must not be empty"]),
-        (["--api-key", "a,,b"], ["must not be empty"]),
-        (["--api-key-file", os.devnull], ["must not be empty"]),
-        (["--api-key-file", "/no/such/file"], ["--api-key-file", "No such file"]),
-        (["--api-key", "ü"], ["characters"]),
-    ],
-)
-def test_keys_that_are_refused(options: list[Argument], said: list[str]) -> None:
-    assert_refused(duo("lead", "-m", "none.gguf", "--port", "0", *options), *said, status=2)
 
 
 def test_api_keys_are_joined_from_options_and_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Run, assert_refused
+from tests.command import Run
 from tests.gguf_files import WORDS, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.gguf_head import Head
 from tests.unit.cli.runner import duo
@@ -65,4 +65,3 @@ def test_what_is_no_text_model_and_no_model(caches: Path) -> None:
     (warning,) = run.warnings
     assert "damaged.gguf: the file is truncated or damaged" in warning
     assert run.text == said
-    assert_refused(duo("list", caches / "none"), "none: no such file")

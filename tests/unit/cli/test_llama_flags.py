@@ -10,9 +10,9 @@ import pytest
 
 from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
 from duo.errors import UsageError
-from tests.command import ROOT, assert_refused
+from tests.command import ROOT
 from tests.golden.configuration import CONFIGURATION, FLAGS_START
-from tests.unit.cli.runner import duo, parse
+from tests.unit.cli.runner import parse
 from tests.unit.cli.test_arguments import NAMES, read
 
 PROGRAMS = ROOT / "build" / "peers" / "bin"
@@ -51,23 +51,9 @@ def test_flags_that_duo_does_not_have(command: str, capsys: pytest.CaptureFixtur
             assert capsys.readouterr().err == f"duo: without effect here: {name}\n"
 
 
-def test_one_line_says_all() -> None:
-    typed = "--jinja -lv 1 --log-disable --log-colors -kvo --log-colors on --jinja"
-    run = duo("-m", "missing.gguf", "-p", "x", *typed.split())
-    assert run.stderr.splitlines()[0] == "duo: without effect here: --jinja, -lv, --log-disable, --log-colors, -kvo"
-    run = duo("-m", "x", "--lora", "a", "--slots", "-p", "x", "--lora-scaled", "b", "--mirostat", "2")
-    reason = flags()["--lora"].instead
-    assert_refused(run, f"error: --lora, --lora-scaled: {reason}; --slots: ", "/metrics", "; --mirostat: ", status=2)
-    assert_refused(duo("-m", "x", "-p", "x", "-lv"), "-lv requires an argument", status=2)
-
-
 def test_a_conversation_is_one_command() -> None:
     assert parse("-st", "-cnv", "-p", "x").single_turn
     assert read("chat", "-cnv", "-i") == read("bench", "-no-cnv") == []
-    for command, flag in (("bench", "-i"), ("lead", "--conversation")):
-        assert_refused(duo(command, flag), f"{flag}: to chat: duo chat -m FILE", status=2)
-    for flag in ("-st", "-no-cnv"):
-        assert_refused(duo("chat", flag), f"{flag}: for one answer to a prompt: duo --chat -p TEXT", status=2)
 
 
 @pytest.mark.parametrize("program", ["llama-cli", "llama-completion", "llama-server"])

@@ -38,7 +38,6 @@ def test_a_prompt_that_cannot_be_read(tmp_path: Path) -> None:
     path, missing = tmp_path / "prompt.txt", tmp_path / "missing.txt"
     path.write_text("\n")
     model = ("-m", "missing.gguf")
-    assert_refused(duo(*model, "-p", ""), "the prompt is empty")
     assert_refused(duo(*model, "-f", path), f"{path} is empty")
     assert_refused(duo(*model, "-f", "-", stdin=b"\n"), "standard input is empty")
     for option in ("-f", "--grammar-file", "-jf"):

@@ -106,14 +106,11 @@ def test_reset_forgets_one_or_all(save: Save) -> None:
     assert [each.path.exists() for each in (first, target, second, third)] == [False, False, False, True]
     assert tune("--reset", "all").status == 0
     assert tune("--list").text.startswith("no profiles in ")
-    assert_refused(tune("--list", "one"), "'one' is no name of a profile; there is: none", status=2)
 
 
 def test_what_is_refused(save: Save) -> None:
     names = [save(f"{name}.gguf", "small.gguf").path for name in ("large", "larger")]
     for arguments, said in (
-        (("--list", "--reset"), "--list and --reset: use only one"),
-        (("--reset",), "duo tune --reset needs a name, or all: `duo tune --list` shows the names"),
         (("--reset", "large"), f"'large' is in several names of a profile; there is: {names[0].stem}, {names[1].stem}"),
         (("--list", "lager"), f"'lager' is no name of a profile; there is: {names[1].stem}, {names[0].stem}"),
     ):
