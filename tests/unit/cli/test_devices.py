@@ -1,12 +1,19 @@
-"""What is said where GPUs are asked for and llama.cpp finds none."""
+"""What is said of GPUs that llama.cpp does not find, and of RPC servers that cannot be reached or do not answer."""
 
 from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from duo.cli import load
 from duo.llama.devices import Device
-from tests.command import assert_refused
+from duo.llama.library import supports_rpc
+from tests.command import ONE_EACH, assert_refused, models
+from tests.serving import free_port
 from tests.unit.cli.runner import duo
 
 HIDDEN = {"GGML_VK_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
@@ -28,3 +35,45 @@ def test_commands_say_what_is_missing(built: list[str], found: list[Device], mon
     assert_refused(duo(*run, "-dev", "Vulkan0", env=HIDDEN), f"-dev: {SAID}\n", status=2)
     layers = duo(*run, "-ngl", "99", env=HIDDEN)
     assert layers.warnings == [f"duo: warning: -ngl: all layers stay on the CPU: {SAID}"]
+
+
+# --rpc: servers that cannot be reached or do not answer, as scripted sockets
+
+
+needs_rpc = pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
+TEXT = ("-p", "the cat", "-n", "4", *ONE_EACH)
+
+
+@needs_rpc
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [("127.0.0.1:{port}", "refused"), ("no-such-host.invalid:50052", ""), ("a..b:1", "invalid host name")],
+)
+def test_a_server_that_cannot_be_reached(tiny: Path, server: str, why: str) -> None:
+    name = server.format(port=free_port())
+    assert_refused(duo("-m", tiny, *TEXT, "--rpc", name), f"{name} cannot be reached", why)
+
+
+@needs_rpc
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+def test_a_server_of_another_protocol_and_one_that_hangs(tiny: Path, answer: bytes | None) -> None:
+    """It answers the connection with these bytes and closes it; None: it accepts and stays silent."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, mock.patch("duo.llama.devices._PROBE_S", 0.1):
+
+        def serve() -> None:
+            if answer is not None:
+                with listening.accept()[0] as connection:
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        name = f"127.0.0.1:{listening.getsockname()[1]}"
+        run = duo("-m", tiny, *TEXT, "--rpc", name)
+        thread.join()
+    assert_refused(run, name, *(["does not answer", "another client"] if answer is None else []))
+
+
+@needs_rpc
+def test_without_drafting_the_drafts_server_is_not_used(tiny: Path) -> None:
+    run = duo(*models(tiny, tiny), *TEXT, "--rpc", f"127.0.0.1:{free_port()}", "--draft", "0")
+    assert (run.status, run.warnings) == (0, [])

@@ -1,4 +1,4 @@
-"""From arguments and environment variables to options, and from options to configs."""
+"""From arguments, environment variables and files to options, and from options to configs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import typer
 
 from duo.cli.app import app
+from duo.cli.commands.lead import addresses
+from duo.cli.inputs import api_keys
 from duo.cli.options.by_command import RunOptions
 from duo.cli.terminal.console import with_options
 from duo.config import SAMPLERS, EngineConfig, SamplingConfig, StopConfig
@@ -117,3 +119,20 @@ def test_messages_name_options_instead_of_parameters() -> None:
     assert with_options(said) == "layers on devices (-ngl, -ngld): take a smaller -c, or --no-profile"
     for name in ("/models/n_ctx.gguf", "my-n_ctx", "n_ctx_train", "top_k"):
         assert with_options(name) == name
+
+
+# duo lead: its API keys, and the addresses that it shows
+
+
+def test_api_keys_are_joined_from_options_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text("sk-four\n\n  sk-five  \n", encoding="utf-8")
+    assert api_keys(["sk-one, sk-two", "sk-three"], file) == ["sk-one", "sk-two", "sk-three", "sk-four", "sk-five"]
+    assert api_keys(None, None) == []
+
+
+def test_the_address_for_clients() -> None:
+    assert addresses("http://10.0.0.1:1", "box") == ("http://10.0.0.1:1", "")
+    for every, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
+        expected = f"http://{here}:8123", " (other machines: http://box:8123/v1)"
+        assert addresses(f"http://{every}:8123", "box") == expected
