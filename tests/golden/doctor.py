@@ -92,7 +92,7 @@ PROBLEMS = (
 
 def doctor() -> str:
     """All of it, as if duo were installed by pip."""
-    replaced = {"tested_range": lambda: HEALTHY.tested_range, "_PIP": "python -m pip install"}
+    replaced: Any = {"tested_range": lambda: HEALTHY.tested_range, "_PIP": "python -m pip install"}
     with mock.patch.object(sys, "prefix", "/usr"), mock.patch.multiple("duo.cli.problems", **replaced):
         return "\n".join(_lines()) + "\n"
 
