@@ -105,7 +105,7 @@ class Emulation:
             f"emulate_drafts({self.draft_times()!r}, {self.slow_down!r})"
         )
         process = stack.enter_context(servers.back(setup, to, patched(code)))
-        servers.wait_until(lambda: bool(getattr(remote, "n_connected", 0)), process)
+        servers.wait_until(lambda: bool(getattr(remote, "connected", ())), process)
 
         def write(job: Job, stop: threading.Event) -> Run:
             run = self.write(engine, engine.slot.sources(remote=remote), job, stop)

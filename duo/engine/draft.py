@@ -126,6 +126,7 @@ class QueuedDraft(Draft):
 
     policy: Policy
 
+    _queue_type = CandidateQueue
     _longest_wait_s = math.inf  # limit of the wait for candidates in one step
 
     def __init__(self, policy: Policy) -> None:
@@ -144,11 +145,8 @@ class QueuedDraft(Draft):
 
     def _connect(self, metrics: Metrics) -> None:
         self._metrics, self._now = metrics, metrics.clock.now
-        self._queue = self._make_queue()
+        self._queue = self._queue_type(self._session, self._metrics)
         self._lookahead = Lookahead()  # as the queue knows it
-
-    def _make_queue(self) -> CandidateQueue:
-        return CandidateQueue(self._session, self._metrics)
 
     def _begin_step(self) -> None:
         self._in_vain, self._wait_ends = False, None
@@ -215,9 +213,6 @@ class QueuedDraft(Draft):
         left_s = decode.since + decode_s - self._now()
         if left_s < -(latency_s + decode_s):  # stalled
             return math.inf
-        return self._expected_s(left_s, stale=state.is_stale)
-
-    def _expected_s(self, left_s: float, *, stale: bool) -> float:
-        """Seconds until the next candidate of a draft whose current token takes `left_s` more and may be `stale`."""
-        draft_s = self.policy.costs.draft_s
-        return max(left_s, 0.1 * draft_s) + (draft_s if stale else 0.0)
+        if state.is_stale and latency_s:  # a remote draft aborts that decode as soon as it is told
+            return latency_s + costs.draft_s
+        return max(left_s, 0.1 * costs.draft_s) + (costs.draft_s if state.is_stale else 0.0)

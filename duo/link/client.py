@@ -18,16 +18,15 @@ from duo.engine.decoder import Cache, Decoder
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics
-from duo.engine.queue import TargetSide
+from duo.engine.queue import DraftUpdate, TargetSide
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.link import messages
-from duo.link.messages import ROUTE, TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Text, Unable, Welcome
-from duo.link.remote_target import RemoteTarget
+from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.sampling import chooser
-from duo.spec.types import Logits
+from duo.spec.types import Guess, Logits
 
 log = logging.getLogger("duo.link")
 
@@ -35,6 +34,81 @@ _MAX_PAUSE_S = 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0  # for the closing handshake
 _ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
+
+
+class RemoteTarget:
+    """Takes the place of the lead's CandidateQueue for one text: sends candidates, receives accepted tokens.
+
+    The lock protects all fields; the condition notifies the draft's thread of changes. Nothing is sent under the lock,
+    because sending may block.
+    """
+
+    def __init__(self, begin: Begin, send: Callable[[Message], None], cancel: Callable[[], None]) -> None:
+        """`send` sends a message to the lead; `cancel` aborts the draft's current decode when it has become useless."""
+        self._begun = begin
+        self._send = send
+        self._cancel = cancel
+        self._changed = threading.Condition(threading.Lock())
+        self._epoch = begin.epoch
+        self._accepted = list(begin.tokens)
+        self._may_draft = begin.may_draft
+        self._next = len(self._accepted)  # the position after the last candidate
+        self._n_known = 0  # accepted tokens that the last candidate builds on
+        self._ended = False
+
+    # The lead's side
+
+    def update(self, text: Text) -> None:
+        """Add accepted tokens, if they are of this text. Raises LinkError if there is a gap before them."""
+        if text.serial != self._begun.serial:
+            return
+        with self._changed:
+            if text.position != len(self._accepted):
+                raise LinkError(f"the lead sent token {text.position} after {len(self._accepted)} tokens")
+            self._accepted += text.tokens
+            self._may_draft = text.may_draft
+            if text.epoch != self._epoch:
+                self._epoch = text.epoch
+                self._next = len(self._accepted)
+                self._cancel()
+            self._changed.notify_all()
+
+    # The draft's side
+
+    def close(self) -> None:
+        """Stop the draft's thread."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the draft may continue."""
+        return self._may_draft and self._next < len(self._accepted) + self._begun.n_ahead
+
+    def wait_for_room(self) -> bool:
+        """Block until the draft may continue. False after close()."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self.has_room)
+            return not self._ended
+
+    def begin(self) -> DraftUpdate:
+        """Begin a candidate."""
+        with self._changed:
+            n_seen, self._n_known = self._n_known, len(self._accepted)
+            return DraftUpdate(self._epoch, self._accepted[n_seen:])
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        """Send a candidate to the lead. False if it is already known to be useless."""
+        with self._changed:
+            if epoch != self._epoch:
+                return False
+            self._next = position + 1
+            right = position >= len(self._accepted) or self._accepted[position] == guess.token
+            made = (guess.token, guess.confidence, n_tokens, seconds)
+            message = GuessMessage(self._begun.serial, epoch, self._n_known, position, *made)
+        self._send(message)
+        return right
 
 
 class Refusal(DuoError):
@@ -61,7 +135,7 @@ class DraftClient:
         scheme = {"http": "ws", "https": "wss", "": "ws"}.get(scheme, scheme)
         if scheme not in ("ws", "wss") or not rest:
             raise UsageError(f"lead must be ws://host:port or wss://host:port, not {self.url!r}", "lead")
-        self.url = f"{scheme}://{rest.rstrip('/').removesuffix(ROUTE)}{ROUTE}"
+        self.url = f"{scheme}://{rest.rstrip('/').removesuffix(messages.ROUTE)}{messages.ROUTE}"
         self._first_pause_s = self.pause_s
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
@@ -126,7 +200,7 @@ class DraftClient:
     def _serve(self, connection: ClientConnection, welcome: Welcome) -> None:
         """Handle the lead's messages until the connection ends."""
         cache = self._cache_for(welcome.n_ctx)
-        target, serial = None, -1
+        target: RemoteTarget | None = None
 
         def send(message: Message) -> None:
             with suppress(ConnectionClosed):  # the loop ends, too
@@ -138,8 +212,8 @@ class DraftClient:
                 if isinstance(message, Begin):
                     drafting.close()
                     self.pause_s = self._first_pause_s  # a lead that has texts is worth connecting to
-                    target, serial = drafting.enter_context(self._draft(cache, message, send)), message.serial
-                elif isinstance(message, Text) and target is not None and message.serial == serial:
+                    target = drafting.enter_context(self._draft(cache, message, send))
+                elif isinstance(message, Text) and target is not None:
                     target.update(message)
                 elif isinstance(message, End):
                     drafting.close()
@@ -208,6 +282,6 @@ def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == TRY_LATER:
+    if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == messages.TRY_LATER:
         return "it is still loading its model, or has too many drafts"
     return getattr(error, "strerror", None) or messages.printable(str(error)) or type(error).__name__

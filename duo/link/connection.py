@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
     connections: set[Any]
     since = 0.0  # when it began to wait for the client
     _n_read: int  # bytes
+    _request_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -75,7 +76,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See BaseProtocol."""
-        cancel(self._write_timer)
+        cancel(self._request_timer, self._write_timer)
         super().connection_lost(exc)
 
     def _time_reader(self, n_before: float = math.inf) -> None:
@@ -92,7 +93,6 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
 
     _n_read = 4096
     _phase: tuple[Any, Any] | None = None
-    _request_timer: asyncio.TimerHandle | None = None
 
     @property
     def _is_receiving(self) -> bool:
@@ -108,15 +108,9 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
         super().connection_made(transport)
         self._time_request()
 
-    def data_received(self, data: bytes) -> None:
-        """See Protocol."""
-        super().data_received(data)
-        self._time_request()
-
-    def on_response_complete(self) -> None:
-        """The end of a response."""
-        self.since = self.loop.time()
-        super().on_response_complete()
+    def handle_events(self) -> None:
+        """Handle what has been received. The end of a response leads here, too."""
+        super().handle_events()
         self._time_request()
 
     def send_400_response(self, msg: str) -> None:
@@ -130,16 +124,10 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Continue as a WebSocket."""
-        cancel(self._request_timer)
-        cancel(self._write_timer)
+        cancel(self._request_timer, self._write_timer)
         super().handle_websocket_upgrade(event)
         if self.flow.write_paused:
             self.transport.get_protocol().pause_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See BaseProtocol."""
-        cancel(self._request_timer)
-        super().connection_lost(exc)
 
     def _time_request(self) -> None:
         """Limit the time of each phase in which the client has to send something."""
@@ -148,6 +136,7 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
             self._phase = phase
             cancel(self._request_timer)
             if self._is_receiving:
+                self.since = self.loop.time()
                 self._request_timer = self.loop.call_later(self.config.limits.request_s, self.transport.close)
 
 
@@ -212,7 +201,7 @@ def make_room(connections: Iterable[Connection], n_max: int) -> None:
         min(waiting, key=lambda connection: connection.since).transport.abort()
 
 
-def cancel(timer: asyncio.TimerHandle | None) -> None:
-    """Cancel a timer, if there is one."""
-    if timer is not None:
+def cancel(*timers: asyncio.TimerHandle | None) -> None:
+    """Cancel those that are timers."""
+    for timer in filter(None, timers):
         timer.cancel()

@@ -19,9 +19,8 @@ from duo.engine.queue import Drafted
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.guard import Guard, allowed_hosts
-from duo.link.messages import ROUTE, TRY_LATER, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable
-from duo.link.remote_drafts import RemoteDraft, RemoteDrafts
-from duo.link.remote_queue import RemoteQueue
+from duo.link.messages import ROUTE, TRY_LATER, Begin, End, GuessMessage, Hello, Message, Refused, Unable
+from duo.link.remote_drafts import RemoteDraft, RemoteDrafts, RemoteQueue
 from duo.llama.fingerprint import Fingerprint, fingerprint_difference
 from duo.spec.types import Guess
 
@@ -118,8 +117,6 @@ async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
         log.warning("draft %s: closing the connection: %s", draft.name, rejection)
     except LinkError:
         reason = "does not read"
-    except WebSocketDisconnect:
-        pass
     finally:
         for task in tasks:
             task.cancel()
@@ -177,10 +174,10 @@ class DraftConnection:
     _credit: int = SPARE  # messages that it may send before the next order
 
     async def listen(self) -> None:
-        """Handle what the draft sends. Raises ConnectionRejected, and WebSocketDisconnect at the end."""
+        """Handle what the draft sends until it disconnects. Raises ConnectionRejected."""
         draft = self.draft
-        while True:
-            message = _decode(await self.socket.receive_bytes())
+        async for data in self.socket.iter_bytes():
+            message = _decode(data)
             if isinstance(message, Hello):
                 raise ConnectionRejected("garbage", "it sent a second Hello")
             draft.has_stalled = False
@@ -227,15 +224,15 @@ class DraftConnection:
             self._credit = max(self._credit, SPARE)
             return End(self._serial)
         request, queue = current
-        if (order := queue.order(draft.policy.latency_s)) is None:
+        if (order := queue.order(self._serial + (current is not begun), draft.policy.latency_s)) is None:
             return None
+        self._serial = order.serial
         # It may answer each order with n_ahead candidates and one Alive per 16 tokens.
         n_ahead = draft.policy.n_ahead
         self._credit = min(self._credit + n_ahead + SPARE + len(order.tokens) // 16, _MAX_CREDIT)
         draft.waiting_since = (draft.waiting_since or time.perf_counter()) if order.may_draft else None
         if current is begun:
-            return Text(self._serial, *order)
+            return order
         self._begun = current
-        self._serial += 1
         options = (request.session.n_vocab, n_ahead, request.sampling, list(request.banned))
         return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft)

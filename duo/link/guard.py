@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -18,34 +19,22 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 500: "server_err
 _WITHOUT_KEY = ("/health", "/v1/health", ROUTE)  # remote drafts have a token of their own
 
 
+@dataclass(frozen=True, slots=True)
 class Guard:
     """ASGI middleware that checks the headers Host, Origin, Sec-Fetch-Site and, where there are keys, Authorization."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        hosts: frozenset[str] | None,
-        origins: frozenset[str] = frozenset(),
-        keys: Sequence[str] = (),
-        *,
-        has_page: bool = False,
-    ) -> None:
-        """`hosts`: allowed names in the Host header; None: any. `origins`: allowed web sites; * is all.
-
-        `keys`: a client must send one of them, but not for the page, if there is one. None: it needs none.
-        """
-        self._app = app
-        self._hosts = hosts
-        self._origins = origins
-        self._keys = [key.encode("utf-8", "surrogateescape") for key in keys]
-        self._has_page = has_page
+    app: ASGIApp
+    hosts: frozenset[str] | None  # allowed names in the Host header; None: any
+    origins: frozenset[str] = frozenset()  # allowed web sites; * is all
+    keys: Sequence[str] = ()  # a client must send one of them, but not for the page; none: it needs none
+    has_page: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward the request or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             return
         if (refusal := self._refusal(scope, Headers(scope=scope))) is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
         else:
@@ -55,38 +44,38 @@ class Guard:
         if {"content-length", "transfer-encoding"} <= {*headers}:  # a proxy may read it as other requests
             body = error_body(400, "a request must not have both Content-Length and Transfer-Encoding")
             return JSONResponse(body, 400, {"Connection": "close"})
-        if (fault := self._fault(scope["path"], headers)) is not None:
+        host = headers.get("host", "")
+        if self.hosts is not None and _name(host) not in self.hosts:
+            fault = f"the host {_name(host)[:100]!r} is not allowed: add it to the server's allowed hosts"
             return JSONResponse(error_body(403, fault), 403)
-        if not self._keys or self._is_public(scope) or self._has_key(headers):
+        if self._is_foreign(scope["path"], host, headers):
+            return JSONResponse(error_body(403, "this origin is not allowed: add it to the server's CORS origins"), 403)
+        if not self.keys or self._is_public(scope) or self._has_key(headers):
             return None
         body = error_body(401, "the API key is missing or wrong", "invalid_api_key")
         return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
 
-    def _fault(self, path: str, headers: Headers) -> str | None:
-        """Why a request is refused."""
-        host = headers.get("host", "")
-        if self._hosts is not None and _name(host) not in self._hosts:
-            return f"the host {_name(host)[:100]!r} is not allowed: add it to the server's allowed hosts"
+    def _is_foreign(self, path: str, host: str, headers: Headers) -> bool:
+        """Whether another web site, which is not allowed, has made a browser send this."""
         origin = headers.get("origin")
-        if "*" in self._origins or origin in self._origins:
-            return None
+        if "*" in self.origins or origin in self.origins:
+            return False
         # Browsers send no Origin with many a GET of another web site. A link there may lead to the page.
         is_link = path == "/" and headers.get("sec-fetch-mode") == "navigate"
         is_foreign = headers.get("sec-fetch-site") == "cross-site" and not is_link
-        if is_foreign or (origin is not None and origin.partition("://")[2] != host):
-            return "this origin is not allowed: add it to the server's CORS origins"
-        return None
+        return is_foreign or (origin is not None and origin.partition("://")[2] != host)
 
     def _is_public(self, scope: Scope) -> bool:
         path, method = scope["path"], scope.get("method")  # a WebSocket has none
-        is_page = self._has_page and method in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
+        is_page = self.has_page and method in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
         return is_page or path in _WITHOUT_KEY or method == "OPTIONS"  # which browsers send without a key
 
     def _has_key(self, headers: Headers) -> bool:
         kind, _, key = headers.get("authorization", "").partition(" ")
         given = key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
         # Compares with all keys, so that the time does not depend on which one matches.
-        return sum(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys) > 0
+        return sum(hmac.compare_digest(given.encode("latin-1"), key) for key in keys) > 0
 
 
 def error_body(status: int, message: str, code: str | None = None) -> dict[str, object]:

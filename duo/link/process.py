@@ -56,14 +56,9 @@ class DraftPlan:
     url: str = ""  # of the lead
 
 
-class Report(msgspec.Struct, frozen=True):
-    """A log message of the process, as a line of JSON on its standard output. Anything else that it writes is text.
-
-    An error is the reason for its end.
-    """
-
-    message: str
-    level: int
+# Level and text of a log message of the process, as a line of JSON on its standard output. An error is the reason for
+# its end. Anything else that it writes is text.
+Report = tuple[int, str]
 
 
 class DraftProcess:
@@ -84,7 +79,7 @@ class DraftProcess:
         self._process: subprocess.Popen[str] | None = None
         self._drafts = drafts
         self._stop = threading.Event()
-        self._has_failed = threading.Event()
+        self._is_settled = threading.Event()  # the draft has connected or failed
         self._said = ""  # why it has failed, as logged last, until it connects again
         self._thread = threading.Thread(target=self._run, name="duo-process")
         self._usage_error: str | None = None  # why it cannot run with these options
@@ -102,28 +97,22 @@ class DraftProcess:
             return
         self._thread.start()
         end = time.monotonic() + _PATIENCE_S
-        while not (self._is_settled or (stop and stop.is_set())) and time.monotonic() < end:
-            self._has_failed.wait(_POLL_S)
+        while not self._is_settled.wait(_POLL_S) and not (stop and stop.is_set()) and time.monotonic() < end:
+            """Until then, it polls."""
         if self._usage_error is not None:
             raise UsageError(f"{self._name}: {self._usage_error}")
-        if not self._is_settled:
+        if not self._is_settled.is_set():
             log.info("%s is still loading: the target starts alone", self._name)
-
-    @property
-    def _n_joined(self) -> int:
-        return self._drafts.counts["joined"]
-
-    @property
-    def _is_settled(self) -> bool:
-        """Whether the draft has connected or failed."""
-        return self._has_failed.is_set() or self._n_joined > 0
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         while self._thread.is_alive():  # it may be starting a process
-            if (process := self._process) is not None:
-                _end(process)
+            if (process := self._process) is not None and process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
             self._thread.join(_EXIT_S)
+            if process is not None:
+                process.kill()
         self._listener.close()
 
     def _run(self) -> None:
@@ -133,21 +122,21 @@ class DraftProcess:
             status, reason = self._run_once()
             if self._stop.is_set():
                 return
-            if status == UsageError.exit_status and not self._is_settled:
+            if status == UsageError.exit_status and not self._is_settled.is_set():
                 self._usage_error = reason
-                self._has_failed.set()
+                self._is_settled.set()
                 return
             if reason != self._said:
                 log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, reason)
             self._said = reason
-            self._has_failed.set()
+            self._is_settled.set()
             pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _run_once(self) -> tuple[int, str]:
         """Run the process. Returns its exit status and why it ended."""
-        failure, last, n_joined = "", "", self._n_joined
+        failure, last, n_before = "", "", self._drafts.counts["joined"]
         try:
             process = subprocess.Popen(
                 self._command,
@@ -164,31 +153,21 @@ class DraftProcess:
         with process as self._process:
             for line in process.stdout or ():
                 try:
-                    report = msgspec.json.decode(line, type=Report)
+                    level, text = msgspec.json.decode(line, type=Report)
                 except (msgspec.DecodeError, RecursionError):
-                    last = line.strip().removeprefix("duo: error: ")
-                    report = Report(last, logging.DEBUG)
-                if self._said and self._n_joined > n_joined:
-                    self._said = ""
-                    log.info("%s: connected again", self._name)
-                if report.level >= logging.ERROR:
-                    failure = report.message
-                elif report.level >= logging.INFO:
-                    log.log(report.level, "%s", report.message)
+                    level, text = logging.DEBUG, (last := line.strip().removeprefix("duo: error: "))
+                if self._drafts.counts["joined"] > n_before:
+                    self._is_settled.set()
+                    if self._said:
+                        self._said = ""
+                        log.info("%s: connected again", self._name)
+                if level >= logging.ERROR:
+                    failure = text
+                elif level >= logging.INFO:
+                    log.log(level, "%s", text)
                 else:
-                    log.debug("%s: %s", self._name, report.message)
+                    log.debug("%s: %s", self._name, text)
         return process.returncode, failure or last or f"its process exited with status {process.returncode}"
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ask the process to exit, then kill it."""
-    with suppress(OSError):
-        if process.stdin is not None:
-            process.stdin.close()
-    try:
-        process.wait(_EXIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 # In the process
@@ -223,7 +202,7 @@ class _Reporter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = logging.DEBUG if record.name == "duo.link" else record.levelno
         with suppress(OSError):  # nobody reads
-            os.write(1, msgspec.json.encode(Report(self.format(record), level)) + b"\n")
+            os.write(1, msgspec.json.encode((level, self.format(record))) + b"\n")
 
 
 # Also of `duo back`

@@ -1,4 +1,4 @@
-"""RemoteDrafts: the remote drafts that are connected, and the choice of the one in use."""
+"""RemoteDrafts: the remote drafts that are connected, and the choice of the one in use; the queue of each."""
 
 from __future__ import annotations
 
@@ -11,21 +11,67 @@ from collections.abc import Callable, Sequence
 
 from duo.config import EngineConfig
 from duo.engine.draft import DraftRequest, QueuedDraft
-from duo.engine.queue import Drafted
-from duo.link.remote_queue import RemoteQueue
+from duo.engine.queue import CandidateQueue, Decode, Drafted
+from duo.link.messages import Text
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.policy import Policy, StepCost, policy_for
 from duo.spec.policy_state import PolicyState
 from duo.spec.schedule import Schedule
-from duo.spec.types import Origin
+from duo.spec.types import Guess, Origin
 
 log = logging.getLogger("duo.link")
 
 MOST = 16  # concurrent connections
 STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models whose policy is kept
+
+
+class RemoteQueue(CandidateQueue):
+    """A queue whose candidates come through a connection: says what to send there, and takes what comes."""
+
+    _told = (0, False)  # epoch and may_draft of the last order
+    _ordered: float | None = None  # when the draft was told of this epoch, until its first token arrives
+
+    def order(self, serial: int, latency_s: float) -> Text | None:
+        """What to send to the draft now; None: nothing. Its first token of a new epoch begins `latency_s` later.
+
+        An idle draft is told nothing, and then all at once.
+        """
+        with self._changed:
+            accepted, position = self._session.accepted, self._n_told
+            epoch, may_draft = self._session.epoch, self._allows()
+            if not (may_draft or self._told[1]) or (self._told == (epoch, may_draft) and position == len(accepted)):
+                return None
+            self._told, self._n_told = (epoch, may_draft), len(accepted)
+            if may_draft and (self._decode is None or self._decode.epoch != epoch):
+                self._ordered = self._now()
+                self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
+            return Text(serial, epoch, position, accepted[position:], may_draft)
+
+    def offer(self, epoch: int, position: int, guess: Guess, n_known: int, drafted: Drafted) -> bool:
+        """Take a token that was received, made with knowledge of `n_known` tokens. False if it is of no use.
+
+        Between two looks of the target's thread it takes as many as may be ahead, and about as many that are stale.
+        """
+        now = self._now()
+        with self._changed:
+            session, n_ahead = self._session, self._lookahead.n_ahead
+            if not self._is_open or epoch > session.epoch or n_known > len(session.accepted):
+                return False
+            if len(session.pending) >= n_ahead or len(self._drafted) >= 2 * n_ahead + 2:
+                return False
+            if epoch == session.epoch:
+                # It is already working on the next one.
+                self._decode = Decode(now, epoch, len(session.accepted), position + 1)
+                if self._ordered is not None:
+                    drafted = drafted._replace(latency_s=max(0.0, now - self._ordered - drafted.seconds))
+                    self._ordered = None
+            is_useful = session.offer(epoch, position, guess, n_known)
+            self._drafted.append(drafted._replace(is_useful=is_useful))
+            self._notify()
+            return is_useful
 
 
 class RemoteDraft(QueuedDraft):
@@ -35,7 +81,7 @@ class RemoteDraft(QueuedDraft):
     """
 
     _queue: RemoteQueue
-
+    _queue_type = RemoteQueue
     _longest_wait_s = 0.1  # it may be slow for unknown reasons
 
     def __init__(self, drafts: RemoteDrafts, name: str, model: str, wake: Callable[[], None]) -> None:
@@ -65,7 +111,7 @@ class RemoteDraft(QueuedDraft):
         request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
         self._queue.open()
         self.current = request, self._queue
-        self._drafts.soon(self._wake)
+        self._drafts.calls.put(self._wake)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """See Draft."""
@@ -73,23 +119,20 @@ class RemoteDraft(QueuedDraft):
         if cost is not None and cost.source is Origin.DRAFT:
             self.n_verified += cost.n_candidates
             self.n_accepted += min(cost.n_candidates, max(0, len(tokens) - 1))
-        self._drafts.soon(self._wake)
+        self._drafts.calls.put(self._wake)
 
     def end(self) -> None:
         """See Draft."""
         if self.current is not None:
             self._queue.close()
             self.current = None
-            self._drafts.soon(self._wake)
+            self._drafts.calls.put(self._wake)
             if self.policy.rate:
                 self._drafts.learn(self.model, self.policy.state())
 
     def interrupt(self) -> None:
         """See Draft."""
         self._queue.close()
-
-    def _make_queue(self) -> RemoteQueue:
-        return RemoteQueue(self._session, self._metrics, self.policy.n_ahead)
 
     def _learn_drafted(self, drafted: Drafted) -> None:
         if drafted.latency_s is not None:
@@ -101,9 +144,6 @@ class RemoteDraft(QueuedDraft):
             start = max(self._drafted_until, now - drafted.seconds)
             self._metrics.drafted(start, now, drafted.n_tokens, "remote draft")
             self._drafted_until = now
-
-    def _expected_s(self, left_s: float, *, stale: bool) -> float:
-        return self.policy.latency_s + self.policy.costs.draft_s if stale else super()._expected_s(left_s, stale=False)
 
 
 class RemoteDrafts:
@@ -120,7 +160,9 @@ class RemoteDrafts:
         self.n_ctx = 0  # of the target's context
         self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
         self.learned: dict[str, PolicyState] = {}  # by the draft's model; for the target's thread
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Made on another thread: if the target's thread woke the server's, it would release the GIL and wait until that
+        # one has handled the wake-up.
+        self.calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # of events
         self._line: list[RemoteDraft] = []
@@ -132,11 +174,6 @@ class RemoteDrafts:
         """The drafts that are connected, in the order in which they would be used."""
         with self._lock:
             return list(self._line)
-
-    @property
-    def n_connected(self) -> int:
-        """Number of drafts that are connected."""
-        return len(self.connected)
 
     @property
     def latency_s(self) -> float:
@@ -154,14 +191,6 @@ class RemoteDrafts:
         """Count an event."""
         with self._lock:
             self._counts[event] += 1
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Make a call on another thread. Never blocks.
-
-        If the target's thread woke the server's, it would release the GIL and wait until that thread has handled the
-        wake-up.
-        """
-        self._calls.put(call)
 
     def new_policy(self, model: str) -> Policy:
         """A policy for a draft of this model, with the values learned for it so far."""
@@ -189,7 +218,7 @@ class RemoteDrafts:
             self._line.remove(draft)
             self._counts[f"dropped: {reason}"] += 1
             if not self._line:
-                self._calls.put(None)
+                self.calls.put(None)
 
     # The target's side: see duo.engine.generation.ConnectedDrafts
 
@@ -217,18 +246,18 @@ class RemoteDrafts:
             usable = [draft for draft in line if draft.is_usable]
             wanted = [draft for draft in usable if not draft.is_given_up] or ([] if has_other else usable)
             active = self._active = before if before in wanted else next(iter(wanted), None)
-            is_late = False
+            late = new = None
             if before in line and before not in usable:
                 line.append(line.pop(line.index(before)))
-                if is_late := not before.is_unable:
-                    before.has_stalled = True
+                if not before.is_unable:
+                    late, before.has_stalled = before, True
                     self._counts["stalled"] += 1
-            is_new = active is not self._last_used
-            self._last_used = active or self._last_used
-        if before is not None and is_late:  # not under the lock: a terminal may be slow
-            log.info("draft %s does not answer", before.name)
-        if active is not None and is_new:
-            log.info("draft %s is in use", active.name)
+            if active is not None and active is not self._last_used:
+                self._last_used = new = active
+        if late is not None:  # not under the lock: a terminal may be slow
+            log.info("draft %s does not answer", late.name)
+        if new is not None:
+            log.info("draft %s is in use", new.name)
         return active
 
     def learn(self, model: str, state: PolicyState) -> None:
@@ -239,5 +268,5 @@ class RemoteDrafts:
         self.learned[model] = state
 
     def _make_calls(self) -> None:
-        while (call := self._calls.get()) is not None:
+        for call in iter(self.calls.get, None):
             call()

@@ -105,7 +105,7 @@ class ServerMetrics(Collector):
             ("llamacpp:predicted_tokens_seconds", "Last generation rate in tokens per second.", self._rate),
             ("llamacpp:requests_processing", "Number of requests being processed.", min(1, n_texts)),
             ("llamacpp:requests_deferred", "Number of requests in the queue.", max(0, n_texts - 1)),
-            ("duo:workers_connected", "Number of remote drafts connected.", self._drafts.n_connected),
+            ("duo:workers_connected", "Number of remote drafts connected.", len(self._drafts.connected)),
             ("duo:round_trip_seconds", f"{round_trip}, less the time to draft it.", self._drafts.latency_s),
         ):
             yield GaugeMetricFamily(name, text, now)

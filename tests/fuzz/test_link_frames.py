@@ -144,7 +144,7 @@ def test_a_draft_that_lies_changes_no_text(stage: Stage, acts: list[tuple[str, A
                 liar.act(*act)
         finally:
             liar.finish()
-    until(lambda: stage.drafts.n_connected == 0)
+    until(lambda: not stage.drafts.connected)
     ended = stage.drafts.counts - before
     assert sum(n for what, n in ended.items() if what in ENDS) == 1, ended
 

@@ -59,7 +59,7 @@ def test_options_that_the_process_rejects_raise_usage_errors(
     [
         ("echo 'no room' >&2; exit 3", "no room"),
         ("exit 3", "its process exited with status 3"),
-        ('echo \'{"message":"no luck","level":40}\'; echo bye; exit 1', "no luck"),
+        ("echo '[40, \"no luck\"]'; echo bye; exit 1", "no luck"),
     ],
 )
 def test_why_the_process_ended(

@@ -6,7 +6,8 @@ import pytest
 
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Drafted
-from duo.link.remote_queue import RemoteQueue
+from duo.link.messages import Text
+from duo.link.remote_drafts import RemoteQueue
 from duo.spec.calibration import Lookahead
 from duo.spec.session import Session
 from duo.spec.types import Guess, Outcome
@@ -18,7 +19,7 @@ GUESS = Guess(7, 1.0, alternatives=(5, 6))
 
 
 def opened(n_ahead: int = 6) -> RemoteQueue:
-    queue = RemoteQueue(Session(PROMPT, N_VOCAB), Metrics(ManualClock()), n_ahead)
+    queue = RemoteQueue(Session(PROMPT, N_VOCAB), Metrics(ManualClock()))
     queue.open()
     queue.allow(as_far_as(n_ahead))
     return queue
@@ -42,7 +43,7 @@ def test_the_draft_may_continue_while_its_pending_candidates_are_likely_to_survi
 def test_a_decode_brings_no_candidate_once_the_target_has_written_the_token_that_it_makes() -> None:
     """Otherwise a slow draft is waited for, one decode after the other."""
     queue, remote = make_queue(), opened()
-    remote.order(0.0)
+    remote.order(1, 0.0)
     queue.begin()
     for each in (queue, remote):
         assert not each.look().is_stale
@@ -54,21 +55,21 @@ def test_a_decode_brings_no_candidate_once_the_target_has_written_the_token_that
 
 def test_an_order_has_what_is_new_and_whether_to_continue() -> None:
     queue = opened(n_ahead=1)
-    assert queue.order(0.0) == (0, 0, PROMPT, True)
-    assert queue.order(0.0) is None
+    assert queue.order(1, 0.0) == Text(1, 0, 0, PROMPT, True)
+    assert queue.order(1, 0.0) is None
     assert receive(queue)
-    assert queue.order(0.0) == (0, NEXT, [], False)
+    assert queue.order(1, 0.0) == Text(1, 0, NEXT, [], False)
     queue.commit([GUESS.token], 0)
     queue.commit([3], 0)
-    assert queue.order(0.0) == (0, NEXT, [GUESS.token, 3], True)
+    assert queue.order(1, 0.0) == Text(1, 0, NEXT, [GUESS.token, 3], True)
     assert receive(queue, NEXT + 2)
     queue.commit([3], 0)
     queue.allow(as_far_as(0))
-    assert queue.order(0.0) == (1, NEXT + 2, [3], False)
+    assert queue.order(1, 0.0) == Text(1, 1, NEXT + 2, [3], False)
     queue.commit([4], 0)
-    assert queue.order(0.0) is None, "an idle draft is told nothing"
+    assert queue.order(1, 0.0) is None, "an idle draft is told nothing"
     queue.allow(as_far_as(1))
-    assert queue.order(0.0) == (1, NEXT + 3, [4], True)
+    assert queue.order(1, 0.0) == Text(1, 1, NEXT + 3, [4], True)
 
 
 @pytest.mark.parametrize(("is_stale", "most"), [(False, 6), (True, 20)])

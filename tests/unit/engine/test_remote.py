@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from duo.engine.draft import DraftRequest
 from duo.engine.queue import Drafted
-from duo.link.remote_drafts import RemoteDraft, RemoteDrafts
-from duo.link.remote_queue import RemoteQueue
+from duo.link.remote_drafts import RemoteDraft, RemoteDrafts, RemoteQueue
 from duo.spec.policy import Policy
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
@@ -37,7 +36,7 @@ class FarEnd(RemoteDraft):
             self._text, self._known, self._may_draft = self.current, [], False
         if self._text is None:
             return
-        if (order := self._text[1].order(self.policy.latency_s)) is not None:
+        if (order := self._text[1].order(1, self.policy.latency_s)) is not None:
             self._known += order.tokens
             self._epoch, self._may_draft = order.epoch, order.may_draft
         drafted = list(self._known)

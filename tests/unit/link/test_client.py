@@ -56,7 +56,7 @@ def test_a_draft_that_fails_can_draft_no_more_for_this_text(stage: Stage, caplog
         stage.finish()
         assert stage.n_accepted == 0
         until(lambda: "the draft failed: division by zero" in caplog.text)
-        assert stage.drafts.n_connected == 1
+        assert len(stage.drafts.connected) == 1
     assert "Traceback" in caplog.text
 
 
@@ -110,7 +110,7 @@ def test_a_bad_network_changes_no_text(stage: Stage, name: str) -> None:
     n_accepted = n_texts = 0
     with serve(stage) as listener, Proxy(listener.port, seed=1, **network) as proxy, drafting(proxy.port, pause_s=0.01):
         while not (n_accepted and chances <= proxy.counts.keys()):
-            until(lambda: stage.drafts.n_connected)
+            until(lambda: stage.drafts.connected)
             n_accepted += write(stage)
             n_texts += 1
             assert n_texts < 100, proxy.counts

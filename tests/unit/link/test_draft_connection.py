@@ -103,8 +103,8 @@ def test_the_number_of_backs_is_limited(stage: Stage) -> None:
             late.say(hello())
             assert late.close_code() == TRY_LATER
         assert stage.count("refused: too many") == 2
-        assert stage.drafts.n_connected == MOST
-    assert stage.drafts.n_connected == 0
+        assert len(stage.drafts.connected) == MOST
+    assert not stage.drafts.connected
     assert stage.count("dropped: left") == MOST
 
 
@@ -134,7 +134,7 @@ def test_an_invalid_message_ends_the_connection(
     assert joined.close_code() == TRY_LATER
     assert stage.count("dropped: garbage") == 1
     assert re.search(rf"draft back at {joined.peer}: .*{re.escape(said)}", caplog.text)
-    assert stage.drafts.n_connected == 0
+    assert not stage.drafts.connected
 
 
 FLOODS: dict[str, Callable[[Begin], Message]] = {
@@ -160,7 +160,7 @@ def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     assert joined.close_code() == TRY_LATER
     assert "internal error while serving the remote draft back:" in caplog.text
     assert "NameError" in caplog.text
-    assert stage.drafts.n_connected == 0
+    assert not stage.drafts.connected
 
 
 def test_candidates_that_do_not_fit_are_stale(stage: Stage, joined: Back, begin: Begin) -> None:
@@ -173,7 +173,7 @@ def test_candidates_that_do_not_fit_are_stale(stage: Stage, joined: Back, begin:
     stage.wait_for("stale", len(of_others))
     stage.finish()
     assert stage.n_accepted == 0
-    assert stage.drafts.n_connected == 1
+    assert len(stage.drafts.connected) == 1
 
 
 def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: Back, begin: Begin) -> None:

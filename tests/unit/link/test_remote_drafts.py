@@ -56,7 +56,7 @@ def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end()
     second.answers = True
     drafts.leave(second.draft, "left")
     assert chosen(drafts) is None
-    assert (drafts.counts["dropped: left"], drafts.n_connected) == (1, 1)
+    assert (drafts.counts["dropped: left"], len(drafts.connected)) == (1, 1)
 
 
 def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
@@ -76,7 +76,7 @@ def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
 def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
     drafts, _ = line(MOST)
     assert not drafts.join(Standing().draft)
-    assert drafts.n_connected == MOST
+    assert len(drafts.connected) == MOST
     assert drafts.join(Standing().draft, always=True), "the lead's own"
 
 
