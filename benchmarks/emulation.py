@@ -45,7 +45,7 @@ class Emulation:
     @property
     def is_far(self) -> bool:
         """Whether there is a link between target and draft."""
-        return self.pair.delay_s > 0
+        return self.pair.machine.latency_s > 0
 
     def facts(self) -> dict[str, Any]:
         """For the results, as JSON types; times in ms, as they are on the devices."""
@@ -54,7 +54,7 @@ class Emulation:
             "machine": pair.machine_name, "pair": pair.name, "slow_down": self.slow_down,
             "target_ms": [round(1000 * each, 3) for each in machine.target_s],
             "draft_ms": [round(1000 * each, 3) for each in pair.draft_alone_s],  # by sequences
-            "noise": machine.noise, "delay_ms": round(1000 * pair.delay_s, 3), "source": pair.source,
+            "noise": machine.noise, "delay_ms": round(500 * machine.latency_s, 3), "source": pair.source,
             "assumed": list(pair.assumed),
         }  # fmt: skip
 
@@ -73,7 +73,7 @@ class Emulation:
         assert slot.draft_cache is not None
         times = DeviceTimes(tuple(machine.target_s), tuple(machine.concurrent_target_s), noise=machine.noise)
         slot.target_cache = Cache(Emulated(slot.target_cache.context, times, self.account, devices, _TARGET_SEED))
-        times = self.draft_times(2 * pair.delay_s)
+        times = self.draft_times(machine.latency_s)
         draft = Emulated(slot.draft_cache.context, times, self.account, devices, _DRAFT_SEED)
         slot.draft_cache = Cache(draft)
         self.account.on_step = draft.begin_turn
@@ -99,7 +99,7 @@ class Emulation:
         remote = engine.slot.remote
         assert remote is not None
         remote.drafting = replace(engine.slot.drafting, schedule="async")
-        to = stack.enter_context(Relay(port, self.slow_down * self.pair.delay_s)).port
+        to = stack.enter_context(Relay(port, self.slow_down * self.pair.machine.latency_s / 2)).port
         code = (
             "from benchmarks.emulation import DeviceTimes, emulate_drafts\n"
             f"emulate_drafts({self.draft_times()!r}, {self.slow_down!r})"

@@ -6,11 +6,10 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 
 from duo.config import AUTO_DRAFT, EngineConfig
 from duo.diagnose.measure import SIZES, Meter, Progress
-from duo.diagnose.timing import Measurements
 from duo.engine.contexts import draft_context, target_context, warm_up
 from duo.engine.cores import plan_threads
 from duo.engine.decoder import Decoder
@@ -59,35 +58,44 @@ class LookupFigures:
     n_accepted: int
 
 
-@dataclass(eq=False)
 class DraftComparison:
-    """Measures one target once, then any number of drafts. One thread calls it; closing() frees the target's context.
+    """Times a target, which writes texts, and then any number of drafts. One thread calls it, except lookup().
 
     Raises ModelError if the target cannot verify candidates, PromptError for a prompt that is empty or too long,
-    MemoryLimitError or UsageError. Its methods raise Stopped once `stop` is set, DecodeError and MeasurementError.
+    MemoryLimitError or UsageError; and, as measure_draft(), Stopped once `stop` is set, DecodeError and
+    MeasurementError. closing() frees the target's context.
     """
 
-    target: Model
-    config: EngineConfig
-    prompts: InitVar[Sequence[Sequence[int]]]
-    n_text: int  # tokens to generate after each of the prompts
-    stop: threading.Event
-    note: Callable[[str], None] = lambda _: None  # gets lines for people
-
-    def __post_init__(self, prompts: Sequence[Sequence[int]]) -> None:
-        target = self.target
-        self.texts: list[Text] = [(prompt, []) for prompt in prompts]  # until measure_target(), only the prompts
-        self.measured = Measurements()  # of the target alone
-        self._n_ctx = _context_size(target, prompts, self.n_text)
-        self._threads = plan_threads(self.config, drafting=False, target_on=target.places)
-        self._context = target_context(target, self.config, self._threads, self._n_ctx, AUTO_DRAFT)
+    def __init__(
+        self,
+        target: Model,
+        config: EngineConfig,
+        prompts: Sequence[Sequence[int]],
+        n_text: int,
+        show: Progress,
+        stop: threading.Event,
+        note: Callable[[str], None],
+    ) -> None:
+        """`n_text`: tokens to generate after each of the prompts. `note` gets lines for people."""
+        self._target, self._config, self._stop, self._note = target, config, stop, note
+        self._n_ctx, self._n_tokens = _context_size(target, prompts, n_text), n_text * len(prompts)
+        threads = plan_threads(config, drafting=False, target_on=target.places)
+        self._n_threads = n = threads.target
+        self._context = target_context(target, config, threads, self._n_ctx, AUTO_DRAFT)
         n_rollback = self._context.n_rollback
         self.n_max = AUTO_DRAFT if n_rollback is None else min(AUTO_DRAFT, n_rollback)  # candidates to verify at once
         try:
             if target.is_recurrent or not self._context.probe_rollback():
                 raise ModelError(f"{target.path}: it cannot roll back its cache, so nothing can be drafted for it")
-            if self.config.warmup:
+            if config.warmup:
                 warm_up(self._context, target, SIZES[-1], SIZES[-1])
+            meter, (expected_s, limit_s) = self._meter(None, show, n, 1)
+            note(
+                f"measuring takes about {expected_s} s for the target and as much for each draft, at most {limit_s} s "
+                "each"
+            )
+            self._measured = meter.measure([n])
+            self.texts: list[Text] = [(p, meter.write(p, n_text, n, target.is_end)) for p in prompts]
         except BaseException:
             self.close()
             raise
@@ -96,16 +104,6 @@ class DraftComparison:
         """Free the target's context."""
         self._context.close()
 
-    def measure_target(self, show: Progress) -> None:
-        """Time the target, and let it write the texts."""
-        n = self._threads.target
-        meter, (expected_s, limit_s) = self._meter(None, show, n, 1)
-        self.note(
-            f"measuring takes about {expected_s} s for the target and as much for each draft, at most {limit_s} s each"
-        )
-        self.measured = meter.measure([n])
-        self.texts = [(p, meter.write(p, self.n_text, n, self.target.is_end)) for p, _ in self.texts]
-
     def measure_draft(self, draft: Model, show: Progress) -> DraftFigures:
         """Time a draft, alone and concurrently, and let it predict the texts.
 
@@ -113,30 +111,30 @@ class DraftComparison:
         """
         if not draft.can_roll_back:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
-        target, n_target = self.target, self._threads.target
-        threads = plan_threads(self.config, drafting=True, target_on=target.places, draft_on=draft.places)
+        target, n_target = self._target, self._n_threads
+        threads = plan_threads(self._config, drafting=True, target_on=target.places, draft_on=draft.places)
         translation = Translation(target, draft) if vocabulary_difference(target, draft) is not None else None
-        context = draft_context(draft, self.config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
+        context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
         assert context is not None
         with closing(context):
             n_groups = len(_BOTH) / len(SIZES)
             meter, _ = self._meter(context, show, max(n_target, sum(threads.concurrent)), n_groups)
             found = meter.measure([], threads.draft, [threads.concurrent], _BOTH)
-            found.target = self.measured.target
+            found.target = self._measured.target
             found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])
         policy = found.policy(n_target, threads.concurrent, self.n_max)
         return DraftFigures(translation is not None, policy, found.acceptance, len(found.scores))
 
     def lookup(self) -> LookupFigures:
         """What the lookup of candidates would bring."""
-        return replay_lookup(self.measured.times(self._threads.target), self.texts, self.n_max)
+        return replay_lookup(self._measured.times(self._n_threads), self.texts, self.n_max)
 
     def _meter(
         self, draft: Decoder | None, show: Progress, n_threads: int, n_groups: float
     ) -> tuple[Meter, tuple[int, int]]:
         """A meter, and what it announces."""
-        meter = Meter(self._context, draft, show, self.stop, self.note)
-        return meter, meter.announce(n_threads, n_groups, self.n_text * len(self.texts), self.target.places)
+        meter = Meter(self._context, draft, show, self._stop, self._note)
+        return meter, meter.announce(n_threads, n_groups, self._n_tokens, self._target.places)
 
 
 def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) -> LookupFigures:

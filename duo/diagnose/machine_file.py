@@ -62,7 +62,6 @@ class Pair:
     machine_name: str
     machine: Machine  # target_s: of T(1) to T(n_max + 1)
     separate_devices: bool  # whether the draft has a device of its own
-    delay_s: float  # of the link to the draft, one way; 0: none
     draft_alone_s: Sequence[float]  # of one token in each of 1, 2, … MAX_BRANCHES + 1 sequences, the target idle
     slow_down: float | None  # for the benchmarks, which emulate it; None: they do not
     traces: str  # name of the recorded texts
@@ -71,10 +70,7 @@ class Pair:
 
 
 def read_machine(path: Path, n_max: int = AUTO_DRAFT) -> dict[str, Pair]:
-    """The pairs of a machine file by name, with T(n) for batches of up to `n_max` candidates: see curve().
-
-    Raises UsageError, which names file and field.
-    """
+    """The pairs of a file by name, with T(1) to T(n_max + 1). Raises UsageError, which names file and field."""
     try:
         found = msgspec.json.decode(read_path(path, MIB), type=_File)
         return {name: _pair(name, found, n_max) for name in found.pairs}
@@ -86,10 +82,10 @@ def read_machine(path: Path, n_max: int = AUTO_DRAFT) -> dict[str, Pair]:
 
 def read_pair(text: str, n_max: int = AUTO_DRAFT) -> Pair:
     """The pair of FILE or FILE:PAIR. Raises UsageError, also if the file has several pairs and none is named."""
-    path, name = Path(text).expanduser(), ""
-    if not path.is_file() and ":" in text:
-        before, _, name = text.rpartition(":")
-        path = Path(before).expanduser()
+    name = ""
+    if not Path(text).expanduser().is_file() and ":" in text:
+        text, _, name = text.rpartition(":")
+    path = Path(text).expanduser()
     pairs = read_machine(path, n_max)
     if name not in pairs and (name or len(pairs) > 1):
         raise UsageError(f"{path}: add : and the name of a pair (it has: {', '.join(pairs)})")
@@ -103,25 +99,16 @@ def _pair(name: str, file: _File, n_max: int) -> Pair:
         if not (fields.apart or (beside_target and beside_draft)):
             raise ValueError("`beside_target_ms` and `beside_draft_ms` are required unless `apart` is true")
         alone_s, branch_s = _sequences(fields.draft_ms), _sequences(beside_draft or fields.draft_ms)
-        machine = Machine(
-            curve(fields.target_ms, n_max + 1),
-            alone_s[0],
-            curve(beside_target or fields.target_ms, n_max + 1),
-            branch_s[0],
-            fields.read_ms / 1000,
-            fields.pair_ms / 1000,
-            noise=file.noise,
-            spikes=file.spikes,
-            branch_s=branch_s,
-            latency_s=2 * fields.delay_ms / 1000,
-            aborts=fields.aborts,
-        )
+        target_s, beside_s = (curve(ms, n_max + 1) for ms in (fields.target_ms, beside_target or fields.target_ms))
     except ValueError as error:
         raise ValueError(f"pair {name!r}: {error}") from None
+    machine = Machine(
+        target_s, alone_s[0], beside_s, branch_s[0], fields.read_ms / 1000, fields.pair_ms / 1000, noise=file.noise,
+        spikes=file.spikes, branch_s=branch_s, latency_s=2 * fields.delay_ms / 1000, aborts=fields.aborts,
+    )  # fmt: skip
     return Pair(
-        name, file.name, machine, fields.apart, fields.delay_ms / 1000, alone_s,
-        fields.two_devices.slow_down if fields.two_devices else None, fields.traces,
-        fields.source or file.source, fields.assumed or file.assumed,
+        name, file.name, machine, fields.apart, alone_s, fields.two_devices.slow_down if fields.two_devices else None,
+        fields.traces, fields.source or file.source, fields.assumed or file.assumed,
     )  # fmt: skip
 
 
@@ -132,10 +119,7 @@ def _sequences(known: float | Mapping[int, float]) -> Sequence[float]:
 
 
 def curve(known: Mapping[int, float], n_most: int) -> Sequence[float]:
-    """Seconds for 1 to `n_most` from some of them in ms: linear between these, and beyond the last two.
-
-    Raises ValueError if there is none for 1.
-    """
+    """Seconds for 1 to `n_most` from some of them in ms: linear between and beyond. Raises ValueError without 1."""
     if 1 not in known:
         raise ValueError("a table has no time for 1")
     ns = sorted(known)

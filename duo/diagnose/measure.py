@@ -31,6 +31,7 @@ _SLOWER = 1.3  # most decodes are concurrent
 _TEXT_SLOWER = 1.5  # a text takes the target, and the draft
 _PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that is expected
 _PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
+_VARYING = "the times vary too much"
 _MAX_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
 
 Progress = Callable[[str, float], object]  # called with what is measured, and the share that is done
@@ -58,7 +59,7 @@ class Meter:
         draft: Decoder | None,
         progress: Progress,
         stop: threading.Event,
-        note: Callable[[str], None] = lambda _: None,
+        note: Callable[[str], None],
     ) -> None:
         """`note` gets a line for people when the machine is busy."""
         self.doubts = ""  # why the times are not reliable; empty: they are
@@ -83,13 +84,10 @@ class Meter:
         self._prepare(self._target, 1 if on_cpu else n_threads)
         clock = time.process_time if on_cpu else time.perf_counter
         one_s = min(self._seconds(self._target, lambda: self._target.decode([200]), clock) for _ in range(3))
-
-        def seconds(n: int) -> float:
-            return one_s * (1 + 0.3 * (n - 1)) / n_threads
-
-        self._sizes = SIZES if seconds(SIZES[-1]) < _SLOW_S else _FEW_SIZES
-        group_s = sum(ROUNDS * max(_ROUND_S, seconds(n)) for n in self._sizes)
-        self._expected_s = _SLOWER * n_groups * group_s + _TEXT_SLOWER * n_tokens * seconds(1)
+        seconds = {n: one_s * (1 + 0.3 * (n - 1)) / n_threads for n in SIZES}
+        self._sizes = SIZES if seconds[SIZES[-1]] < _SLOW_S else _FEW_SIZES
+        group_s = sum(ROUNDS * max(_ROUND_S, seconds[n]) for n in self._sizes)
+        self._expected_s = _SLOWER * n_groups * group_s + _TEXT_SLOWER * n_tokens * seconds[1]
         limit_s = _PATIENCE_S + _PATIENCE * self._expected_s
         self._begin = time.perf_counter()
         self._end = self._begin + limit_s
@@ -117,9 +115,8 @@ class Meter:
             concurrent={group.threads: (group.times, group.concurrent.seconds) for group in both if group.times},
             doubts=self.doubts,
         )
-        if any(
-            asked and not got for asked, got in ((alone, found.target), (drafts, found.draft), (both, found.concurrent))
-        ):
+        asked = ((alone, found.target), (drafts, found.draft), (both, found.concurrent))
+        if any(groups and not times for groups, times in asked):
             raise self._failure()
         return found
 
@@ -189,7 +186,7 @@ class Meter:
                 self._judge()
                 n_rounds += 1
         except MeasurementError:
-            self.doubts = self._reason
+            self.doubts = self._busy or _VARYING
             self._note(f"tentative: {self.doubts}")
             self._keep(disturbed=True)
 
@@ -204,8 +201,7 @@ class Meter:
             for n in [n for n, series in group.timed.items() if not (again and series.is_settled)] or group.timed:
                 tokens, end = list(range(200, 200 + n)), time.perf_counter() + _ROUND_S
                 while True:
-                    seconds = self._seconds(timed, lambda: timed.decode(tokens, len(tokens)))  # noqa: B023
-                    self._timed.append((group.timed[n], seconds))
+                    self._time(group.timed[n], timed, lambda: timed.decode(tokens, len(tokens)))  # noqa: B023
                     if time.perf_counter() >= end:
                         break
                 self._judge()
@@ -220,7 +216,7 @@ class Meter:
             while not done.is_set():
                 for sequence in others:
                     draft.branch(sequence, draft.n_past)
-                self._timed.append((group.concurrent, self._seconds(draft, lambda: draft.decode_each(each))))
+                self._time(group.concurrent, draft, lambda: draft.decode_each(each))
                 for sequence in others:
                     draft.drop(sequence)
 
@@ -238,14 +234,15 @@ class Meter:
         decoder.rollback(0)
         decode_all(decoder, _PROMPT)
 
-    def _seconds(
-        self, decoder: Decoder, decode: Callable[[], object], clock: Callable[[], float] | None = None
-    ) -> float:
+    def _time(self, series: Series, decoder: Decoder, decode: Callable[[], object]) -> None:
+        seconds = self._seconds(decoder, decode, time.perf_counter)
+        self._timed.append((series, seconds))
+
+    def _seconds(self, decoder: Decoder, decode: Callable[[], object], clock: Callable[[], float]) -> float:
         """The time of one call that decodes something."""
         self._check()
         if time.perf_counter() > self._end:
             raise self._failure()
-        clock = clock or time.perf_counter
         start = clock()
         decode()
         seconds = clock() - start
@@ -270,13 +267,9 @@ class Meter:
         for series, seconds in timed:
             (series.disturbed if disturbed else series.times).append(seconds)
 
-    @property
-    def _reason(self) -> str:
-        """Why there are no reliable times."""
-        return self._busy or "the times vary too much"
-
     def _failure(self) -> MeasurementError:
-        return MeasurementError(f"the machine cannot be measured now: {self._reason}; try again when it is idle")
+        reason = self._busy or _VARYING
+        return MeasurementError(f"the machine cannot be measured now: {reason}; try again when it is idle")
 
     def _check(self, what: str = "") -> None:
         """Show the progress; raise Stopped."""

@@ -152,9 +152,9 @@ def _measure(
     """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
     prompts = prompts_of(options, engine)
     target = engine.slot.target
-    comparison = engine.call(lambda _: DraftComparison(target, options.engine, prompts, options.predict, stop, note))
-    with closing(comparison):
-        engine.call(lambda _: comparison.measure_target(show))
+    with closing(
+        engine.call(lambda _: DraftComparison(target, options.engine, prompts, options.predict, show, stop, note))
+    ) as comparison:
         lookup = comparison.lookup()
         found.target_ms = [1000 * s for s in lookup.target_s]
         found.texts = [{"prompt_tokens": len(prompt), "tokens": len(text)} for prompt, text in comparison.texts]

@@ -98,36 +98,33 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def compared(target: Path, n_text: int = 12, prompt: list[int] | None = None) -> Iterator[DraftComparison]:
+def compared(target: Path, prompt: list[int] | None = None) -> Iterator[DraftComparison]:
     with closing(Model(ModelConfig(target))) as model:
         prompts = [model.tokenize("the cat"), model.tokenize("a dog ran on the mat") if prompt is None else prompt]
-        comparison = DraftComparison(model, EngineConfig(n_threads=1), prompts, n_text, threading.Event())
-        with closing(comparison):
+        more = (lambda *_: None, threading.Event(), lambda _: None)
+        with closing(DraftComparison(model, EngineConfig(n_threads=1), prompts, 12, *more)) as comparison:
             yield comparison
 
 
 def measured(comparison: DraftComparison, draft: Path) -> DraftFigures:
-    comparison.measure_target(lambda *_: None)
     with closing(Model(ModelConfig(draft))) as model:
         return comparison.measure_draft(model, lambda *_: None)
 
 
-def test_a_copy_of_the_target_is_always_right(tmp_path: Path) -> None:
-    path = tiny_llama(tmp_path / "tiny.gguf")
+def test_drafts_are_compared_along_the_texts_of_the_target(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "target.gguf", seed=2)
+    other = tiny_llama(tmp_path / "draft.gguf", seed=2, words=("▁cat", "▁the", "▁", "a", "b", "c", "t", "h", "e"))
+    recurrent = tiny_mamba(tmp_path / "recurrent.gguf")
     with compared(path) as comparison:
-        draft = measured(comparison, path)
         assert [len(text) for _, text in comparison.texts] == [12, 12]
-    assert (draft.acceptance, draft.is_translated, draft.n_scored) == (1.0, False, 24)
-    assert draft.policy.alone.draft_s == pytest.approx(0.01)
-    assert draft.policy.concurrent.curve(17) == pytest.approx([0.2] * 17)
-
-
-def test_a_draft_with_another_vocabulary_is_translated(tmp_path: Path) -> None:
-    draft = tiny_llama(tmp_path / "draft.gguf", seed=2, words=("▁cat", "▁the", "▁", "a", "b", "c", "t", "h", "e"))
-    with compared(tiny_llama(tmp_path / "target.gguf", seed=2)) as comparison:
-        figures = measured(comparison, draft)
-    assert (figures.is_translated, figures.n_scored) == (True, 24)
-    assert figures.policy.alone.draft_s != pytest.approx(0.01), "for a token of the target's vocabulary"
+        copy, translated = measured(comparison, path), measured(comparison, other)
+        with pytest.raises(ModelError, match=r"recurrent\.gguf: it cannot roll back its cache$"):
+            measured(comparison, recurrent)
+    assert (copy.acceptance, copy.is_translated, copy.n_scored) == (1.0, False, 24)
+    assert copy.policy.alone.draft_s == pytest.approx(0.01)
+    assert copy.policy.concurrent.curve(17) == pytest.approx([0.2] * 17)
+    assert (translated.is_translated, translated.n_scored) == (True, 24)
+    assert translated.policy.alone.draft_s != pytest.approx(0.01), "for a token of the target's vocabulary"
 
 
 def test_a_hybrid_target_verifies_no_more_than_it_can_roll_back(tmp_path: Path) -> None:
@@ -138,16 +135,9 @@ def test_a_hybrid_target_verifies_no_more_than_it_can_roll_back(tmp_path: Path) 
 
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     tiny, recurrent = tiny_llama(tmp_path / "tiny.gguf"), tiny_mamba(tmp_path / "recurrent.gguf")
-    with (
-        pytest.raises(ModelError, match=r"recurrent\.gguf: it cannot roll back its cache, so nothing"),
-        compared(recurrent),
-    ):
+    said = r"recurrent\.gguf: it cannot roll back its cache, so nothing"
+    with pytest.raises(ModelError, match=said), compared(recurrent):
         pass
-    with (
-        compared(tiny) as comparison,
-        pytest.raises(ModelError, match=r"recurrent\.gguf: it cannot roll back its cache$"),
-    ):
-        measured(comparison, recurrent)
     for prompt, said in (([], "no tokens"), ([3] * 501, "exceed")):
         with pytest.raises(PromptError, match=said), compared(tiny, prompt=prompt):
             pass

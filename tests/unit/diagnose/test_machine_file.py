@@ -43,7 +43,7 @@ def test_what_a_pair_says(path: Path) -> None:
     assert machine.branch_s == pytest.approx([0.008 + i * 0.0005 for i in range(9)])
     assert (machine.draft_s, machine.concurrent_draft_s, machine.read_s) == (0.008, 0.008, 0.0005)
     assert (machine.noise, machine.spikes, machine.latency_s, machine.aborts) == (0.03, 0.01, 0.02, False)
-    assert (pair.separate_devices, pair.delay_s, pair.slow_down) == (True, 0.01, 3)
+    assert (pair.separate_devices, pair.slow_down) == (True, 3)
     assert (pair.name, pair.machine_name, pair.source, pair.assumed) == ("card", "a machine", "somebody", ["noise"])
 
 
@@ -52,7 +52,7 @@ def test_models_that_share_their_hardware(path: Path) -> None:
     assert (pair.machine.target_s, pair.machine.concurrent_target_s) == ((0.01,) * 3, (0.015,) * 3)
     assert pair.draft_alone_s == pytest.approx([0.002 * n for n in range(1, 10)]), "one after the other"
     assert pair.machine.branch_s == pytest.approx([0.003 * n for n in range(1, 10)])
-    assert (pair.separate_devices, pair.delay_s, pair.slow_down) == (False, 0.0, None)
+    assert (pair.separate_devices, pair.machine.latency_s, pair.slow_down) == (False, 0.0, None)
 
 
 def test_a_pair_is_named_unless_there_is_only_one(path: Path) -> None:

@@ -24,6 +24,10 @@ def draft_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("duo-draft")]
 
 
+def on_draft_thread() -> bool:
+    return threading.current_thread().name in draft_threads()
+
+
 class Clock(threading.local):
     """Replaces the module `time`; what waits advances it, too."""
 
@@ -43,76 +47,97 @@ def count(prefix: Sequence[int]) -> int:
     return (prefix[-1] + 1) % N_VOCAB
 
 
-class Pair:
-    """A target that takes 10 s and 1 s more for each token, a draft that takes 1.5 s and 0.5 s more for each.
+class Machine:
+    """A target that takes 10 ms and 1 ms for each token, and a draft that takes 1.5 ms and 0.5 ms, on one thread.
 
-    Both are divided by their threads.
+    Five times as long while other programs compute.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.target = FakeContext(count, lambda: self._pass(self.target, 10.0, 1.0), 64, 32, N_VOCAB)
-        self.draft = FakeContext(count, lambda: self._pass(self.draft, 1.5, 0.5), 64, 32, N_VOCAB, n_branches=8)
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.clock, self.notes, self.stop = Clock(), list[str](), threading.Event()
+        self.busy: Callable[[float], bool] = lambda _: False  # by seconds
+        self.target_s: Callable[[int], float] = lambda n: 0.010 + 0.001 * n
+        self.target = FakeContext(count, lambda: self._pass(self.target, self.target_s), 64, 32, N_VOCAB)
+        self.draft = FakeContext(count, lambda: self._pass(self.draft, draft_s), 64, 32, N_VOCAB, n_branches=8)
         self.also: Callable[[FakeContext], object] = lambda _: None  # what else happens in each decode
-        self.stop = threading.Event()
-        self.meter = Meter(self.target, self.draft, self._on_progress, self.stop)
         self.stop_at: str | None = None
+        replaced = {
+            "time": self.clock,
+            "cpu_times": lambda: SimpleNamespace(now=self.clock.now),
+            "other_cpu_use": lambda _: 1.7 if self.busy(self.clock.now) else 0.0,
+            "usable_cores": lambda: 2,
+            "is_busy": lambda n_others, _: n_others > 1,
+        }
+        for name, value in replaced.items():
+            patch.setattr(measure, name, value)
+        patch.setattr(self.stop, "wait", self.clock.wait)
+        self.meter = Meter(self.target, self.draft, self._on_progress, self.stop, self.notes.append)
 
     def _on_progress(self, name: str, share: float) -> None:
         if self.stop_at is not None and name.startswith(self.stop_at):
             self.stop.set()
 
-    def _pass(self, model: FakeContext, once: float, each: float) -> None:
-        self.clock.now += (once + each * model.batches[-1]) / max([1, *model.teams[-1:]])
-        if threading.current_thread().name.startswith("duo-draft"):
+    def _pass(self, model: FakeContext, batch_s: Callable[[int], float]) -> None:
+        seconds = batch_s(model.batches[-1]) / max([1, *model.teams[-1:]])
+        self.clock.now += seconds * (5 if self.busy(self.clock.now) else 1)
+        if on_draft_thread():
             time.sleep(0.001)  # its decodes take no time: let the target's thread run
         self.also(model)
 
     def measure(self) -> Measurements:
         return self.meter.measure([1, 2], [1, 4], [(1, 1), (2, 1)])
 
+    def announce(self) -> tuple[float, float]:
+        return self.meter.announce(2, 1, 10, ON_CPU)
+
+    def times(self) -> dict[int, float]:
+        return self.meter.measure([2]).times(2)
+
+
+def draft_s(n: int) -> float:
+    return 0.0015 + 0.0005 * n
+
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """No thread is left behind, and none has raised."""
-    clock, failed = Clock(), list[object]()
-    monkeypatch.setattr(measure, "time", clock)
-    monkeypatch.setattr(measure, "other_cpu_use", lambda _: 0.0)
-    monkeypatch.setattr(measure, "_WINDOW_S", 0.0)
+    failed = list[object]()
     monkeypatch.setattr(threading, "excepthook", failed.append)
-    yield Pair(clock)
+    yield Machine(monkeypatch)
     assert draft_threads() == []
     assert failed == []
 
 
-def test_each_model_is_timed_alone_on_each_number_of_threads_and_both_concurrently(pair: Pair) -> None:
-    pair.target.decode([1, 2, 3])  # of an earlier use
-    found = pair.measure()
-    assert found.target == {(threads, n): pytest.approx((10 + n) / threads) for threads in (1, 2) for n in SIZES}
-    assert found.draft == {1: pytest.approx(2.0), 4: pytest.approx(0.5)}
-    assert found.pair == {1: pytest.approx(2.5), 4: pytest.approx(0.625)}
+def test_each_model_is_timed_alone_on_each_number_of_threads_and_both_concurrently(machine: Machine) -> None:
+    machine.target.decode([1, 2, 3])  # of an earlier use
+    found = machine.measure()
+    assert found.target == {
+        (threads, n): pytest.approx(machine.target_s(n) / threads) for threads in (1, 2) for n in SIZES
+    }
+    assert found.draft == {n: pytest.approx(0.0020 / n) for n in (1, 4)}
+    assert found.pair == {n: pytest.approx(0.0025 / n) for n in (1, 4)}
     assert found.doubts == ""
-    assert pair.target.n_past == pair.draft.n_past == 32, "each decode after the same text"
+    assert machine.target.n_past == machine.draft.n_past == 32, "each decode after the same text"
     assert list(found.concurrent) == [(1, 1), (2, 1)]
-    for (n_threads, _), (times, draft_s) in found.concurrent.items():
-        assert times == {n: pytest.approx((10 + n) / n_threads) for n in SIZES}
-        assert draft_s == pytest.approx(2.0)
-    assert pair.target.threads == {threading.get_ident()}
-    assert pair.draft.threads > {threading.get_ident()}
+    for (n_threads, _), (times, seconds) in found.concurrent.items():
+        assert times == {n: pytest.approx(machine.target_s(n) / n_threads) for n in SIZES}
+        assert seconds == pytest.approx(0.0020)
+    assert machine.target.threads == {threading.get_ident()}
+    assert machine.draft.threads > {threading.get_ident()}
 
 
-def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(pair: Pair) -> None:
+def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(machine: Machine) -> None:
     alone = list[int]()
 
     def also(model: FakeContext) -> None:
-        if model is pair.draft and not threading.current_thread().name.startswith("duo-draft"):
+        if model is machine.draft and not on_draft_thread():
             alone.append(model.batches[-1])
 
-    pair.also = also
-    assert pair.meter.branches((1, 2), (2, 5, 9)) == {n: pytest.approx((1.5 + 0.5 * n) / 2) for n in (2, 5, 9)}
+    machine.also = also
+    assert machine.meter.branches((1, 2), (2, 5, 9)) == {n: pytest.approx(draft_s(n) / 2) for n in (2, 5, 9)}
     assert set(alone) == {32}, "only the prompt"
-    assert pair.target.n_past == pair.draft.n_past == 32
-    assert pair.draft.branches == {}
+    assert machine.target.n_past == machine.draft.n_past == 32
+    assert machine.draft.branches == {}
 
 
 @pytest.mark.parametrize(
@@ -129,38 +154,37 @@ def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(pair: Pair
     ids=["the same model", "wrong", "smaller vocabulary", "larger vocabulary"],
 )
 def test_acceptance_is_measured_along_the_targets_text(
-    pair: Pair, choose: Callable[[Sequence[int]], int], n_vocab: int, n: int, right: list[bool]
+    machine: Machine, choose: Callable[[Sequence[int]], int], n_vocab: int, n: int, right: list[bool]
 ) -> None:
-    pair.draft.choose, pair.draft.n_vocab = choose, n_vocab
-    pair.target.decode([1, 2, 3])
-    found, ratio = pair.meter.score(TEXT, pair.meter.write(TEXT, n, 3), 3)
+    machine.draft.choose, machine.draft.n_vocab = choose, n_vocab
+    machine.target.decode([1, 2, 3])
+    found, ratio = machine.meter.score(TEXT, machine.meter.write(TEXT, n, 3), 3)
     assert ratio == 1
     assert [accepted for _, accepted in found] == right
-    assert set(pair.target.teams[1:]) == set(pair.draft.teams) == {3}
+    assert set(machine.target.teams[1:]) == set(machine.draft.teams) == {3}
 
 
 @pytest.mark.parametrize(("last", "n"), [(12, 3), (99, 10)])
-def test_a_text_ends_where_the_target_ends_it(pair: Pair, last: int, n: int) -> None:
-    assert pair.meter.write(TEXT, 10, 1, lambda token: token == last) == list(range(10, 10 + n))
+def test_a_text_ends_where_the_target_ends_it(machine: Machine, last: int, n: int) -> None:
+    assert machine.meter.write(TEXT, 10, 1, lambda token: token == last) == list(range(10, 10 + n))
 
 
 @pytest.mark.parametrize("phase", range(4))
-def test_a_request_to_stop_ends_every_phase(pair: Pair, phase: int) -> None:
-    pair.stop_at = ("the draft on", "the target on", "the target on 1 threads and", "the draft's acceptance")[phase]
+def test_a_request_to_stop_ends_every_phase(machine: Machine, phase: int) -> None:
+    machine.stop_at = ("the draft on", "the target on", "the target on 1 threads and", "the draft's acceptance")[phase]
     with pytest.raises(Stopped):
-        _ = pair.measure(), pair.meter.score(TEXT, TEXT, 1)
+        _ = machine.measure(), machine.meter.score(TEXT, TEXT, 1)
 
 
 @pytest.mark.parametrize("which", ["target", "draft"])
-def test_a_failure_of_either_concurrent_model_is_raised(pair: Pair, which: str) -> None:
+def test_a_failure_of_either_concurrent_model_is_raised(machine: Machine, which: str) -> None:
     def also(model: FakeContext) -> None:
-        on_draft_thread = threading.current_thread().name.startswith("duo-draft")
-        if draft_threads() and model is getattr(pair, which) and on_draft_thread == (which == "draft"):
+        if draft_threads() and model is getattr(machine, which) and on_draft_thread() == (which == "draft"):
             raise DecodeError(f"the {which} is dead")
 
-    pair.also = also
+    machine.also = also
     with pytest.raises(DecodeError, match=f"the {which} is dead"):
-        pair.measure()
+        machine.measure()
 
 
 def test_the_drafts_times_become_those_of_the_targets_tokens() -> None:
@@ -187,43 +211,6 @@ def test_times_are_settled_if_their_median_is_certain(times: list[float], is_set
 
 
 # While other programs compute
-
-
-class Machine:
-    """A target that takes 10 ms and 1 ms for each token on one thread, five times as long while others compute."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock, self.notes, self.stop = Clock(), list[str](), threading.Event()
-        monkeypatch.setattr(self.stop, "wait", self.clock.wait)
-        self.busy: Callable[[float], bool] = lambda _: False  # by seconds
-        self.target = FakeContext(lambda _: 1, self._pass, 64, 32, 300)
-        self.batch_s: Callable[[int], float] = lambda n: 0.010 + 0.001 * n
-        replaced = {
-            "time": self.clock,
-            "cpu_times": lambda: SimpleNamespace(now=self.clock.now),
-            "other_cpu_use": lambda _: 1.7 if self.busy(self.clock.now) else 0.0,
-            "usable_cores": lambda: 2,
-            "is_busy": lambda n_others, _: n_others > 1,
-        }
-        for name, value in replaced.items():
-            monkeypatch.setattr(measure, name, value)
-        self.meter = Meter(self.target, None, lambda *_: None, self.stop, self.notes.append)
-
-    def _pass(self) -> None:
-        seconds = self.batch_s(self.target.batches[-1]) / max([1, *self.target.teams[-1:]])
-        self.clock.now += seconds * (5 if self.busy(self.clock.now) else 1)
-
-    def announce(self) -> tuple[float, float]:
-        return self.meter.announce(2, 1, 10, ON_CPU)
-
-    def times(self) -> dict[int, float]:
-        return self.meter.measure([2]).times(2)
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
-
 
 EXPECTED = {n: pytest.approx((0.010 + 0.001 * n) / 2) for n in SIZES}
 
@@ -257,15 +244,15 @@ def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(m
 def test_times_that_vary_too_much_are_doubted_and_without_any_there_is_no_result(machine: Machine) -> None:
     machine.announce()
     speeds = iter(range(10**6))
-    machine.batch_s = lambda _: 0.0005 * next(speeds)
+    machine.target_s = lambda _: 0.0005 * next(speeds)
     machine.times()
     assert machine.meter.doubts == "the times vary too much"
-    machine.batch_s = lambda _: 1000.0
+    machine.target_s = lambda _: 1000.0
     with pytest.raises(MeasurementError, match="cannot be measured now: the times vary too much"):
         machine.times()
 
 
 def test_of_a_slow_target_fewer_sizes_are_timed(machine: Machine) -> None:
-    machine.batch_s = lambda n: 1.0 + 0.1 * n
+    machine.target_s = lambda n: 1.0 + 0.1 * n
     machine.announce()
     assert set(machine.times()) == {1, 2, 3, 4, 5, 8, 12, 17}
