@@ -12,15 +12,9 @@ from duo.diagnose.machine_file import read_machine, read_pair
 from duo.errors import UsageError
 
 CARD: dict[str, Any] = {
-    "target_ms": {"1": 25, "2": 26, "4": 30},
-    "draft_ms": {"1": 8, "3": 9},
-    "read_ms": 0.5,
-    "apart": True,
-    "aborts": False,
-    "delay_ms": 10,
-    "traces": "smollm2-f16",
-    "two_devices": {"slow_down": 3},
-}
+    "target_ms": {"1": 25, "2": 26, "4": 30}, "draft_ms": {"1": 8, "3": 9}, "read_ms": 0.5, "apart": True,
+    "aborts": False, "delay_ms": 10, "traces": "smollm2-f16", "two_devices": {"slow_down": 3},
+}  # fmt: skip
 SAME: dict[str, Any] = {"target_ms": {"1": 10}, "draft_ms": 2, "beside_target_ms": {"1": 15}, "beside_draft_ms": 3}
 
 
@@ -29,15 +23,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "machine.json"
 
 
-def write(path: Path, *, pairs: dict[str, Any] | None = None, **fields: Any) -> Path:
-    document = {"name": "a machine", "source": "somebody", "noise": 0.03, "spikes": 0.01}
-    path.write_text(json.dumps({**document, "pairs": pairs or {"card": CARD, "same": SAME}, **fields}))
+def write(path: Path, *, pairs: dict[str, Any] | None = None) -> Path:
+    document = {"name": "a machine", "source": "somebody", "noise": 0.03, "spikes": 0.01, "assumed": ["noise"]}
+    path.write_text(json.dumps({**document, "pairs": pairs or {"card": CARD, "same": SAME}}))
     return path
 
 
 def test_what_a_pair_says(path: Path) -> None:
-    pair = read_machine(write(path, assumed=["noise"]), n_max=4)["card"]
-    machine = pair.machine
+    pairs = read_machine(write(path), n_max=4)
+    pair, machine = pairs["card"], pairs["card"].machine
     assert machine.target_s == machine.concurrent_target_s == pytest.approx((0.025, 0.026, 0.028, 0.030, 0.032))
     assert pair.draft_alone_s == machine.branch_s
     assert machine.branch_s == pytest.approx([0.008 + i * 0.0005 for i in range(9)])
@@ -45,23 +39,19 @@ def test_what_a_pair_says(path: Path) -> None:
     assert (machine.noise, machine.spikes, machine.latency_s, machine.aborts) == (0.03, 0.01, 0.02, False)
     assert (pair.separate_devices, pair.slow_down) == (True, 3)
     assert (pair.name, pair.machine_name, pair.source, pair.assumed) == ("card", "a machine", "somebody", ["noise"])
-
-
-def test_models_that_share_their_hardware(path: Path) -> None:
-    pair = read_machine(write(path), n_max=2)["same"]
-    assert (pair.machine.target_s, pair.machine.concurrent_target_s) == ((0.01,) * 3, (0.015,) * 3)
+    pair, machine = pairs["same"], pairs["same"].machine
+    assert (machine.target_s, machine.concurrent_target_s) == ((0.01,) * 5, (0.015,) * 5)
     assert pair.draft_alone_s == pytest.approx([0.002 * n for n in range(1, 10)]), "one after the other"
-    assert pair.machine.branch_s == pytest.approx([0.003 * n for n in range(1, 10)])
-    assert (pair.separate_devices, pair.machine.latency_s, pair.slow_down) == (False, 0.0, None)
+    assert machine.branch_s == pytest.approx([0.003 * n for n in range(1, 10)])
+    assert (pair.separate_devices, machine.latency_s, pair.slow_down) == (False, 0.0, None)
 
 
 def test_a_pair_is_named_unless_there_is_only_one(path: Path) -> None:
     write(path)
     assert read_pair(f"{path}:same").name == "same"
-    with pytest.raises(UsageError, match=r"add : and the name of a pair \(it has: card, same\)$"):
-        read_pair(str(path))
-    with pytest.raises(UsageError, match=r"the name of a pair \(it has: card, same\)$"):
-        read_pair(f"{path}:other")
+    for name in ("", ":other"):
+        with pytest.raises(UsageError, match=r"add : and the name of a pair \(it has: card, same\)$"):
+            read_pair(f"{path}{name}")
     assert read_pair(str(write(path, pairs={"same": SAME}))).name == "same"
 
 
