@@ -16,11 +16,12 @@ from tests.serving import PATIENCE_S, LeadProcess
 
 RECORD = Path(__file__).with_name("curl.txt")
 ADDRESS = "127.0.0.1:5555"  # of the lead, in the record
-OPTIONS = ("--exact", "--lookup", "off", "--ctx-size", "512", "--alias", "demo", "--api-key", "sk-demo")
+OPTIONS = ("--exact", "--lookup", "off", "--ctx-size", "512", "--alias", "org/demo", "--api-key", "sk-demo")
 
 # What differs from one time to the next.
 _VARYING = {
     r'"((?:chat)?cmpl)-[0-9a-f]{32}"': r'"\1-ID"',
+    r'"duo [\d.]+\w*"': '"duo VERSION"',
     r'"created":\d+': '"created":0',
     r'"(\w+_(?:ms|per_second))":[\d.e+-]+': r'"\1":0.0',
     r"(?m)^date: .*$": "date: DATE",

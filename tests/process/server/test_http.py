@@ -18,6 +18,7 @@ from duo.engine.engine import Engine
 from duo.link.connection import Limits
 from duo.link.listener import Listener
 from duo.server.lead_server import Lead
+from duo.server.parse_request import MAX_BODY
 from tests.raw_http import HEALTH, TERMS, UPGRADE, chunked, connect, handshake, read_answer, read_to_the_end, request
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import PATIENCE_S, wait_until
@@ -25,8 +26,14 @@ from tests.unit.link.backs import frame
 
 SHORT = Limits(request_s=0.3, read_s=0.3, hello_s=0.3)
 PATIENT = Limits(request_s=600, hello_s=600)
-TEXT = json.dumps({"prompt": "a", "max_tokens": -1, "ignore_eos": True, "stream": True}).encode()
-FIVE = json.dumps({"prompt": "a", "max_tokens": 5}).encode()
+
+
+def completion(**fields: Any) -> bytes:
+    return request("/v1/completions", json.dumps({"prompt": "a", **fields}).encode())
+
+
+TEXT, STREAM = (completion(max_tokens=-1, ignore_eos=True, stream=stream) for stream in (False, True))
+FIVE = completion(max_tokens=5)
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +149,8 @@ def test_requests_before_the_answer_to_an_earlier_one_wait(lead: Lead, slot: Scr
     n = len(slot.requests)
     with connect(lead) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(second))
-        link.sendall(request("/v1/completions", FIVE) + second)
-        while len(slot.requests) == n:
-            assert ask(lead) == 200
+        link.sendall(FIVE + second)
+        wait_until(lambda: len(slot.requests) > n)
         slot.go_on()
         assert read_answer(link)[0] == 200
 
@@ -184,6 +190,14 @@ def test_a_body_that_does_not_come(lead: Lead, path: str) -> None:
         assert_closed_while(link, b" ")
 
 
+def test_a_body_that_is_too_large_is_refused_before_its_end(lead: Lead) -> None:
+    with connect(lead, chunked("")) as link:
+        for n in (*[2**16] * (MAX_BODY // 2**16), 1):
+            link.sendall(b"%x\r\n" % n + bytes(n) + b"\r\n")
+        status, body = read_answer(link)
+        assert (status, b"larger than %d bytes" % MAX_BODY in body) == (413, True)
+
+
 def test_a_body_that_comes_after_its_answer(lead: Lead) -> None:
     with connect(lead, request("/nowhere", length=2)) as link:
         assert read_answer(link)[0] == 404
@@ -198,24 +212,27 @@ def test_a_body_that_comes_after_its_answer(lead: Lead) -> None:
 def test_a_client_that_never_reads_is_disconnected(lead: Lead, slot: ScriptedSlot) -> None:
     slot.hold(n_free=3000)  # more than all buffers hold, and not the end
     n = len(slot.requests)
-    with connect(lead, request("/v1/completions", TEXT), window=4096) as link:
-        while len(slot.requests) == n:
-            assert ask(lead) == 200
+    with connect(lead, STREAM, window=4096) as link:
+        wait_until(lambda: len(slot.requests) > n)
+        assert ask(lead) == 200
         assert slot.requests[-1].cancelled.wait(PATIENCE_S)
         assert b"[DONE]" not in read_to_the_end(link)
 
 
+@pytest.mark.parametrize("text", [TEXT, STREAM], ids=["whole", "stream"])
 @pytest.mark.parametrize("how", ["FIN", "RST", "half"])
-def test_a_client_that_disconnects_without_reading(lead: Lead, slot: ScriptedSlot, how: str) -> None:
+def test_a_client_that_disconnects_without_reading(lead: Lead, slot: ScriptedSlot, how: str, text: bytes) -> None:
     slot.hold(n_free=1)
-    with connect(lead, request("/v1/completions", TEXT)) as link:
-        select.select([link], [], [], PATIENCE_S)
+    n = len(slot.requests)
+    with connect(lead, text) as link:
+        wait_until(lambda: len(slot.requests) > n and slot.requests[-1].metrics.steps)
         if how == "RST":
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         if how == "half":
             link.shutdown(socket.SHUT_WR)
             assert slot.requests[-1].cancelled.wait(PATIENCE_S)
     assert slot.requests[-1].cancelled.wait(PATIENCE_S)
+    wait_until(lambda: lead.n_texts == 0)
 
 
 def test_an_end_with_open_connections(engine: tuple[Engine, ScriptedSlot]) -> None:
@@ -225,7 +242,7 @@ def test_an_end_with_open_connections(engine: tuple[Engine, ScriptedSlot]) -> No
         with Lead(engine[0], port=0, alias="x" * 10_000) as lead:
             links = [
                 stack.enter_context(connect(lead, data, window=window))
-                for window, data in ((None, HEALTH), (None, HEALTH[:9]), (4096, request("/v1/completions", TEXT)))
+                for window, data in ((None, HEALTH), (None, HEALTH[:9]), (4096, STREAM))
             ]
             assert read_answer(links[0])[0] == 200
         assert all(read_to_the_end(link) is not None for link in links)
@@ -269,13 +286,13 @@ def test_connections_that_wait_for_a_client_make_room(engine: tuple[Engine, Scri
 def test_a_connection_that_is_being_answered_stays(engine: tuple[Engine, ScriptedSlot]) -> None:
     made, slot = engine
     slot.hold()
-    n, text = len(slot.requests), request("/v1/completions", FIVE)
+    n = len(slot.requests)
     with Lead(made, port=0, limits=replace(PATIENT, n_connections=3)) as lead, ExitStack() as stack:
-        texts = [stack.enter_context(connect(lead, text)) for _ in range(2)]
+        texts = [stack.enter_context(connect(lead, FIVE)) for _ in range(2)]
         wait_until(lambda: lead.n_texts == 2 and len(slot.requests) == n + 1)
         for _ in range(10):
             assert ask(lead) == 200, "there is room for one more"
-        third = stack.enter_context(connect(lead, text))
+        third = stack.enter_context(connect(lead, FIVE))
         wait_until(lambda: lead.n_texts == 3)
         assert read_to_the_end(stack.enter_context(connect(lead))) == b"", "there is no room"
         slot.go_on()

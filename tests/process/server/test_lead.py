@@ -51,7 +51,6 @@ def listens(port: int) -> bool:
 
 
 def test_a_signal_ends_streams_and_waiting_requests(demo_pair: tuple[Path, Path]) -> None:
-    """What they are told: see tests/unit/server/test_streams.py."""
     with LeadProcess(demo_pair[1], *CONTEXT) as lead, ThreadPoolExecutor() as pool:
         with httpx.stream("POST", f"{lead.url}/v1/completions", json=LONG | {"stream": True}) as response:
             lines = response.iter_lines()
@@ -59,8 +58,12 @@ def test_a_signal_ends_streams_and_waiting_requests(demo_pair: tuple[Path, Path]
             waiting = pool.submit(lead.post, "/v1/completions", **LONG)
             wait_until(lambda: lead.metric("llamacpp:requests_deferred") == 1)
             lead.send(signal.SIGINT)
-            assert [line for line in lines if line][-1] == "data: [DONE]"
-        assert_error(waiting.result(), 503, "stopping")
+            *_, told, done = (line for line in lines if line)
+            assert ('"message":"the server is stopping","type":"unavailable_error"' in told, done) == (
+                True,
+                "data: [DONE]",
+            )
+        assert_error(waiting.result(), 503, "^the server is stopping$")
         assert lead.finish() == 0
 
 

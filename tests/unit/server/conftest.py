@@ -20,12 +20,6 @@ ASKED: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content":
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Of tests that are coroutines."""
-    return "asyncio"
-
-
-@pytest.fixture
 def engine() -> Iterator[Engine]:
     engine, _ = scripted_engine()
     with engine:

@@ -28,10 +28,9 @@ def text_of(document: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
 def test_each_answer_has_an_id_of_its_own(client: TestClient, path: str) -> None:
-    found = [answer_of(client, path), answer_of(client, path.removeprefix("/v1")), *chunks_of(client, path)]
-    assert found[0]["choices"] == found[1]["choices"]
-    assert [document["id"] for document in found[2:]] == [found[2]["id"]] * (len(found) - 2)
-    assert len({document["id"] for document in found}) == 3
+    whole = [answer_of(client, path), answer_of(client, path.removeprefix("/v1"))]
+    assert whole[0]["choices"] == whole[1]["choices"]
+    assert len({document["id"] for document in [*whole, *chunks_of(client, path)]}) == 3
 
 
 def test_timings_count_the_prompt_the_text_and_the_candidates(client: TestClient) -> None:
@@ -59,7 +58,6 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
     ("fields", "text", "reason"),
     [
         ({"stop": ["never", "the", "ever"]}, "Paris is ", "stop"),
-        ({"max_tokens": 5}, "Paris", "length"),
         ({"max_tokens": len(TEXT) + 9, "ignore_eos": True}, TEXT + TEXT[:9], "length"),
         ({"prompt": "a" * (N_CTX - 5), "ignore_eos": True}, TEXT[:5], "length"),  # the context is full
     ],
@@ -78,41 +76,40 @@ THINKS: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
 NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
-def message_of(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that the deltas of a stream add up to."""
-    deltas = [choice_of(chunk)["delta"] for chunk in chunks]
-    message: dict[str, Any] = {"role": "assistant"}
-    for name in ("content", "reasoning_content"):
-        if pieces := [delta[name] for delta in deltas if name in delta]:
-            message[name] = "".join(pieces)
-    if calls := [call for delta in deltas for call in delta.get("tool_calls", ())]:
-        assert [call.pop("index") for call in calls] == list(range(len(calls)))
-        message["tool_calls"] = calls
+def message_of(choice: dict[str, Any]) -> dict[str, Any]:
+    """A message without the ids of its calls, which differ."""
+    message = dict(choice["message"])
+    if calls := message.get("tool_calls"):
+        assert len({call["id"] for call in calls}) == len(calls)
+        message["tool_calls"] = [call["function"] for call in calls]
     return message
 
 
-def without_ids(message: dict[str, Any]) -> dict[str, Any]:
-    calls = message.get("tool_calls", [])
-    assert len({call["id"] for call in calls}) == len(calls)
-    return message | ({"tool_calls": [call["function"] for call in calls]} if calls else {})
+def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The choice that the deltas of a stream add up to."""
+    message: dict[str, Any] = {"content": ""}
+    for delta in (choice_of(chunk)["delta"] for chunk in chunks):
+        for name, value in delta.items():
+            message[name] = value if name == "role" else message.get(name, type(value)()) + value
+    indices = [call.pop("index") for call in message.get("tool_calls", ())]
+    assert indices == list(range(len(indices)))
+    return {"message": message, "finish_reason": choice_of(chunks[-1])["finish_reason"]}
 
 
 FUNCTION = {"name": "now", "arguments": '{"a": 1}'}
 
 
+# tests/unit/server/test_parts.py has what is a thought or a call.
 @pytest.mark.parametrize(
     ("fields", "text", "message", "reason"),
     [
         (THINKS, "Hm.\n</think>\n\nYes.", {"reasoning_content": "Hm.", "content": "Yes."}, "stop"),
-        (THINKS, "Hm.\n", {"reasoning_content": "Hm.", "content": ""}, "stop"),
         (THINKS | {"max_tokens": 2}, "Hm.\n", {"reasoning_content": "Hm", "content": ""}, "length"),
         (THINKS | {"reasoning_format": "none"}, "Hm.\n</think> Yes.", {"content": "Hm.\n</think> Yes."}, "stop"),
         ({"tools": TOOLS}, f"{CALL}\n{CALL}", {"content": None, "tool_calls": [FUNCTION] * 2}, "tool_calls"),
-        ({"tools": TOOLS}, f"Wait.\n{CALL}", {"content": "Wait.", "tool_calls": [FUNCTION]}, "tool_calls"),
         ({"tools": TOOLS, "max_tokens": 40}, CALL, {"content": CALL[:40]}, "length"),
         ({"tools": TOOLS, "stop": "</tool"}, CALL, {"content": CALL[: -len("</tool_call>")]}, "stop"),
         ({"tools": TOOLS, "tool_choice": "none"}, CALL, {"content": CALL}, "stop"),
-        ({}, "<think>Hm.</think>Yes.", {"reasoning_content": "Hm.", "content": "Yes."}, "stop"),
         (NO_THOUGHT, "<think>Hm.</think>Yes.", {"reasoning_content": "Hm.", "content": "Yes."}, "stop"),
         ({"tools": TOOLS} | THINKS, f"Hm. </think>{CALL}",
          {"content": None, "reasoning_content": "Hm.", "tool_calls": [FUNCTION]}, "tool_calls"),
@@ -124,7 +121,7 @@ def test_reasoning_and_calls_whole_and_streamed(
 ) -> None:
     slot.target.chat_template = slot.target.tool_template = ChatTemplate(HERMES)
     slot.text = text
-    whole, chunks = answer_of(client, CHAT, **fields), chunks_of(client, CHAT, **fields)
-    assert without_ids(choice_of(whole)["message"]) == {"role": "assistant", **message}
-    assert without_ids(message_of(chunks)) == {"role": "assistant", **message, "content": message["content"] or ""}
-    assert [choice_of(found)["finish_reason"] for found in (whole, chunks[-1])] == [reason] * 2
+    whole, streamed = choice_of(answer_of(client, CHAT, **fields)), joined(chunks_of(client, CHAT, **fields))
+    assert message_of(whole) == {"role": "assistant", **message}
+    assert message_of(streamed) == {"role": "assistant", **message, "content": message["content"] or ""}
+    assert whole["finish_reason"] == streamed["finish_reason"] == reason

@@ -1,185 +1,181 @@
-"""GET /v1/duo/events: who subscribes when, what is sent in which order, limits and ends."""
+"""GET /v1/duo/events: what is sent to whom in which order, limits and ends; of a lead that listens."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any
 
+import httpx
 import pytest
+from httpx_sse import EventSource
 
+from duo.link.remote_drafts import RemoteDraft
 from duo.server import events
-from duo.server.api_error import STOPPING
-from duo.server.events import MAX_SUBSCRIBERS
 from duo.server.lead_server import Lead
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule
-from tests.scripted import N_STEP, TEXT, ScriptedSlot
-from tests.unit.server.exchange import Exchange, until
+from tests.raw_http import connect, read_to_the_end
+from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedModel, ScriptedSlot
+from tests.serving import PATIENCE_S, assert_error, wait_until
 
-pytestmark = pytest.mark.anyio
-PATH = "/v1/duo/events"
-Event = tuple[str, dict[str, Any]]
+Told = tuple[str, Any]
+MAX = 3
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "POLL_S", 0.002)
+    monkeypatch.setattr(events, "MAX_SUBSCRIBERS", MAX)
 
 
-class Subscription(Exchange):
-    """A client of the events."""
-
-    def __init__(self, lead: Lead) -> None:
-        super().__init__(lead.app, PATH, method="GET")
-        self.send(b"", more=False)
-        self.raw = b""
-
-    @property
-    def all(self) -> list[Event]:
-        """The events so far, comments left out."""
-        while not self.sent.empty():
-            self.raw += self.sent.get_nowait().get("body", b"")
-        found = re.findall(r"event: (.*)\ndata: (.*)\n\n", self.raw.decode())
-        return [(name, json.loads(data)) for name, data in found]
-
-    def named(self, name: str) -> list[dict[str, Any]]:
-        return [document for found, document in self.all if found == name]
-
-    async def texts(self, n: int) -> list[tuple[int, str]]:
-        """The events of texts, once there are `n`."""
-        await until(lambda: len(self.named("text")) >= n)
-        return [(document["id"], document["state"]) for document in self.named("text")]
-
-    async def end(self) -> None:
-        self.disconnect()
-        await self.task
-
-    async def begun(self) -> Subscription:
-        await until(lambda: self.named("state"))
-        return self
+@pytest.fixture
+def lead(make_lead: Callable[..., Lead]) -> Iterator[Lead]:
+    with make_lead() as lead:
+        yield lead
 
 
-async def write(lead: Lead, prompt: str = "a", **fields: Any) -> None:
-    exchange = Exchange(lead.app, prompt=prompt, **fields)
-    assert await exchange.status() == 200
-    await exchange.task
+@contextmanager
+def subscribed(lead: Lead) -> Iterator[Iterator[Told]]:
+    with httpx.stream("GET", f"{lead.url}/v1/duo/events", timeout=PATIENCE_S) as response:
+        if response.status_code != 200:
+            response.read()
+            assert_error(response, 503, f"{MAX} clients are receiving events|the server is stopping")
+            yield iter(())
+        else:
+            yield ((event.event, event.json()) for event in EventSource(response).iter_sse())
 
 
-async def polls(n: int = 2) -> None:
-    """Let the task poll a few times."""
-    for _ in range(n):
-        await asyncio.sleep(2 * events.POLL_S)
+def until(told: Iterator[Told], name: str, **fields: Any) -> list[Told]:
+    """The events up to the next one of this name with these fields."""
+    found = []
+    for event in told:
+        found.append(event)
+        if event[0] == name and event[1].items() >= fields.items():
+            return found
+    raise AssertionError(f"the stream has ended after {found}")
 
 
-async def test_the_state_and_a_text_from_its_beginning_to_its_end(lead: Lead, slot: ScriptedSlot) -> None:
-    slot.lookup = True
+def write(lead: Lead) -> None:
+    assert httpx.post(f"{lead.url}/v1/completions", json={"prompt": "a"}, timeout=PATIENCE_S).status_code == 200
 
-    subscription = await Subscription(lead).begun()
-    assert subscription.all[0][0] == "state"
-    await write(lead)
-    await subscription.texts(2)
-    await subscription.end()
-    begins, ends = subscription.named("text")
-    assert (begins["prompt_tokens"], begins["cached_tokens"]) == (2, 0)
+
+def queue(running: int, waiting: int) -> dict[str, Any]:
+    return {"queue": {"running": running, "waiting": waiting, "limit": 64}}
+
+
+def test_a_text_from_its_beginning_to_its_end(lead: Lead, slot: ScriptedSlot) -> None:
+    with subscribed(lead) as told:
+        until(told, "state")
+        write(lead)
+        found = [event for event in until(told, "text", state="ends") if event[0] != "state"]
+    begins, ends, last = found[0][1], found[-1][1], [told for name, told in found if name == "progress"][-1]
+    assert (begins["state"], begins["prompt_tokens"], begins["cached_tokens"]) == ("begins", 2, 0)
     assert (ends["stop"], ends["tokens"]) == ("end of text", len(TEXT) + 1)
     assert 0 < begins["time_ms"] <= ends["time_ms"]
-    names = [name for name, _ in subscription.all if name != "state"]
-    assert (names[0], names[-1]) == ("text", "text")
-    last = subscription.named("progress")[-1]
     assert (last["id"], last["tokens"], last["draft"]) == (1, len(TEXT) + 1, {"verified": 20, "accepted": 20})
-    spans = [(span["lane"], span["name"]) for event in subscription.named("spans") for span in event["spans"]]
+    spans = [(span["lane"], span["name"]) for name, told in found if name == "spans" for span in told["spans"]]
     assert set(spans) == {("target", "prompt"), ("target", "decode"), ("draft", "draft")}
     assert spans.count(("draft", "draft")) == 20
 
 
-async def test_the_state_is_sent_again_when_it_has_changed(lead: Lead, slot: ScriptedSlot) -> None:
+def test_the_state_of_a_lead(make_lead: Callable[..., Lead], slot: ScriptedSlot) -> None:
+    slot.lookup, slot.draft_model = object(), ScriptedModel()
+    with make_lead() as lead:
+        for number in (1, 2):
+            assert lead.drafts.join(RemoteDraft(lead.drafts, f"b{number} at c", "b", lambda: None))
+        first = lead.drafts.connected[0]
+        first.policy.learn_latency(0.0125)
+        first.n_verified, first.n_accepted, first.current = 9, 7, ()  # type: ignore[assignment]
+        with subscribed(lead) as told:
+            ((_, state),) = until(told, "state")
+    back = {"model": "b", "in_use": False, "round_trip_ms": None, "verified": 0, "accepted": 0}
+    used = {"in_use": True, "round_trip_ms": 12.5, "verified": 9, "accepted": 7}
+    assert state == {
+        "model": {"name": "scripted", "description": "scripted 12K F16", "n_ctx": N_CTX, "size": 67890},
+        "draft": {"name": "scripted", "vocabulary": "shared"},
+        "lookup": True,
+        "backs": [{"id": 1, "name": "b1 at c"} | back | used, {"id": 2, "name": "b2 at c"} | back],
+        "schedule": None,
+        **queue(0, 0),
+    }
+    with Lead(port=0) as loading, subscribed(loading) as told:
+        ((_, state),) = until(told, "state")
+    assert (state["model"], state["draft"], state["lookup"]) == (None, None, False)
+
+
+def test_the_state_is_sent_again_when_it_has_changed(lead: Lead, slot: ScriptedSlot) -> None:
     slot.hold(n_free=1)
     slot.policy = policy = Policy(4, 4)
     policy.begin(3)
-
-    subscription = await Subscription(lead).begun()
-
-    def state() -> dict[str, Any]:
-        return subscription.named("state")[-1]
-
-    writing = [asyncio.create_task(write(lead)) for _ in range(3)]
-    await until(lambda: state()["queue"] == {"running": 1, "waiting": 2, "limit": 64})
-    await until(lambda: state()["schedule"] == {"now": "off", "at_token": 0, "reason": ""})
-    policy.chooser.changes.append(Change(9, Schedule.ASYNC, "it pays"))
-    await until(lambda: state()["schedule"]["reason"] == "it pays")
-    n = len(subscription.named("state"))
-    await polls(5)
-    assert len(subscription.named("state")) == n, "nothing has changed"
-    slot.go_on()
-    await asyncio.gather(*writing)
-    await until(lambda: state()["queue"]["running"] == 0)
-    await subscription.end()
+    schedule = {"now": "off", "at_token": 0, "reason": ""}
+    with subscribed(lead) as told, ThreadPoolExecutor() as pool:
+        writing = [pool.submit(write, lead) for _ in range(3)]
+        found = until(told, "state", schedule=schedule, **queue(1, 2))
+        policy.chooser.changes.append(Change(9, Schedule.ASYNC, "it pays"))
+        found += until(told, "state", schedule=schedule | {"at_token": 9, "reason": "it pays"})
+        slot.go_on()
+        found += until(told, "state", **queue(0, 0))
+        assert all(done.result() is None for done in writing)
+    _, *states = (told for name, told in found if name == "state")  # the first poll sends it in any case
+    assert all(before != after for before, after in pairwise(states))
 
 
-async def test_a_subscriber_that_joins_in_the_middle(lead: Lead, slot: ScriptedSlot) -> None:
+def test_a_subscriber_that_joins_in_the_middle(lead: Lead, slot: ScriptedSlot) -> None:
     slot.hold(n_free=2)
-    writing = asyncio.create_task(write(lead))
-    await until(lambda: slot.requests and len(slot.requests[0].metrics.steps) == 2)
-    subscribers = []
-    for _ in range(2):  # the second one while the lead is polled
-        subscribers.append(await Subscription(lead).begun())
-        await until(lambda: subscribers[-1].named("progress"))
-    assert subscribers[0].named("progress")[0]["tokens"] == 2 * N_STEP, "what was before counts"
-    slot.go_on()
-    await writing
-    for subscriber in subscribers:
-        assert await subscriber.texts(2) == [(1, "begins"), (1, "ends")]
-        assert not any(span["name"] == "prompt" for one in subscriber.named("spans") for span in one["spans"])
-        await subscriber.end()
+    with ThreadPoolExecutor() as pool, ExitStack() as stack:
+        pool.submit(write, lead)
+        wait_until(lambda: slot.requests and len(slot.requests[0].metrics.steps) == 2)
+        subscribers, found = [], []
+        for _ in range(2):  # the second one while the lead is polled
+            subscribers.append(stack.enter_context(subscribed(lead)))
+            found.append(until(subscribers[-1], "progress", id=1, tokens=2 * N_STEP))  # what was before counts
+        slot.go_on()
+        for before, told in zip(found, subscribers, strict=True):
+            all_told = before + until(told, "text", state="ends")
+            assert [told["state"] for name, told in all_told if name == "text"] == ["begins", "ends"]
+            spans = [span["name"] for name, told in all_told if name == "spans" for span in told["spans"]]
+            assert "prompt" not in spans
 
 
-async def test_without_a_subscriber_nothing_is_polled_and_one_that_leaves_makes_room(lead: Lead) -> None:
-    n_tasks = len(asyncio.all_tasks())
+def test_without_a_subscriber_nothing_is_polled_and_one_that_leaves_makes_room(lead: Lead) -> None:
     for number in (1, 3):
-        await write(lead)
-        await polls()
-        assert len(asyncio.all_tasks()) == n_tasks
-        subscribers = [await Subscription(lead).begun() for _ in range(MAX_SUBSCRIBERS)]
-        refused = Subscription(lead)
-        assert await refused.status() == 503
-        assert f"{MAX_SUBSCRIBERS} clients are receiving events" in (await refused.body()).decode()
-        await subscribers.pop().end()
-        subscribers.append(await Subscription(lead).begun())
-        await write(lead)
-        for subscriber in subscribers:
-            assert await subscriber.texts(2) == [(number + 1, "begins"), (number + 1, "ends")]
-            await subscriber.end()
-    await polls()
-    assert len(asyncio.all_tasks()) == n_tasks
+        write(lead)
+        assert lead._events._task is None
+        with ExitStack() as stack:
+            subscribers = [stack.enter_context(subscribed(lead)) for _ in range(MAX - 1)]
+            with subscribed(lead), subscribed(lead) as refused:
+                assert not list(refused)
+            wait_until(lambda: len(lead._events._subscribers) < MAX)
+            subscribers.append(stack.enter_context(subscribed(lead)))
+            write(lead)
+            for told in subscribers:
+                texts = [event["id"] for name, event in until(told, "text", state="ends") if name == "text"]
+                assert texts == [number + 1] * 2
+        wait_until(lambda: lead._events._task is None)
 
 
-async def test_one_that_does_not_read_at_all_is_ended_and_makes_room(
-    lead: Lead, monkeypatch: pytest.MonkeyPatch
+def test_one_that_does_not_read_is_ended_and_makes_room(
+    make_lead: Callable[..., Lead], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MAX_WAITING", 5)
     monkeypatch.setattr(events, "MAX_SUBSCRIBERS", 1)
-
-    hangs = await Subscription(lead).begun()
-    hangs.reads.clear()
-    while await (other := Subscription(lead)).status() == 503:
-        await write(lead)
-        await polls(1)
-    await other.end()
-    hangs.reads.set()
-    await hangs.task
+    request = b"GET /v1/duo/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with make_lead(alias="x" * 1_000_000) as lead, connect(lead, request, window=4096) as hangs:  # fills all buffers
+        wait_until(lambda: lead._events._task is not None)
+        while httpx.head(f"{lead.url}/v1/duo/events").status_code == 503:
+            write(lead)
+        lead.close()
+        read_to_the_end(hangs)
 
 
-async def test_stop_ends_the_streams_and_no_other_begins(lead: Lead, slot: ScriptedSlot, monkeypatch: Any) -> None:
+def test_stop_ends_the_streams_and_no_other_begins(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "POLL_S", 3600.0)  # it does not wait for the next poll
-    slot.hold(n_free=1)
-    subscription = await Subscription(lead).begun()
-    writing = Exchange(lead.app, prompt="a", stream=True)
-    await until(lambda: slot.requests)
-    await asyncio.to_thread(lead.stop)
-    await subscription.task
-    await writing.task
-    refused = Subscription(lead)
-    assert await refused.status() == 503
-    assert STOPPING in (await refused.body()).decode()
+    with subscribed(lead) as told:
+        until(told, "state")
+        lead.stop()
+        assert not list(told)
+    with subscribed(lead) as refused:
+        assert not list(refused)

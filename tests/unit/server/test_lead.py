@@ -1,9 +1,8 @@
-"""The lead's endpoints, its life, and what a program is told."""
+"""Who may ask a lead, its life, and what a program is told. Endpoints: see tests/process/server/curl.txt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.server.lead_server import Lead
 from duo.spec.types import Step
-from tests.scripted import BOS, N_CTX, TEXT, ScriptedSlot, tokens_of
+from tests.scripted import TEXT, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.conftest import client_of
 
@@ -23,50 +22,6 @@ MakeLead = Callable[..., Lead]
 
 def write(client: TestClient, **fields: Any) -> Any:
     return client.post("/v1/completions", json={"prompt": "a"} | fields)
-
-
-# Endpoints
-
-
-def test_the_list_of_models(client: TestClient, make_lead: MakeLead) -> None:
-    (model,) = client.get("/v1/models").json()["data"]
-    assert client.get("/models").json() == client.get("/v1/models").json()
-    assert client.get("/v1/models/scripted").json() == model
-    assert_error(client.get("/v1/models/gpt"), 404, "'gpt'")
-    named = client_of(make_lead(alias="org/name"))
-    assert named.get("/v1/models/org/name").json()["id"] == write(named).json()["model"] == "org/name"
-    assert write(named, model="scripted").json()["model"] == "org/name"
-
-
-def test_the_properties(client: TestClient, make_lead: MakeLead, monkeypatch: pytest.MonkeyPatch) -> None:
-    props = client.get("/props").json()
-    assert (props["model_alias"], props["model_path"], props["total_slots"]) == ("scripted", "scripted.gguf", 1)
-    assert (props["chat_template"], props["bos_token"], props["eos_token"]) == ("{{ messages }}", "", "")
-    settings = props["default_generation_settings"]
-    assert settings["n_ctx"] == N_CTX
-    assert (settings["params"]["temperature"], settings["params"]["seed"], settings["params"]["stop"]) == (0.0, -1, [])
-    monkeypatch.setattr("tests.scripted.ScriptedModel.path", Path("/home/user/scripted.gguf"))
-    named = client_of(make_lead(alias="org/name")).get("/props").json()
-    assert (named["model_alias"], named["model_path"]) == ("org/name", "scripted.gguf")
-    assert "/home" not in str(named)
-    assert_error(client.post("/props", json={}), 405)
-
-
-def test_tokenize_and_detokenize(client: TestClient) -> None:
-    for text in ("", "🙂 a\0b\n"):
-        assert client.post("/tokenize", json={"content": text}).json() == {"tokens": tokens_of(text)}
-        assert client.post("/detokenize", json={"tokens": tokens_of(text)}).json() == {"content": text}
-    asked = {"content": "aé", "add_special": True, "parse_special": False, "with_pieces": True}
-    found = client.post("/tokenize", json=asked).json()["tokens"]
-    assert [piece["id"] for piece in found] == [BOS, *tokens_of("aé")]
-    assert [piece["piece"] for piece in found[1:]] == ["a", [0xC3], [0xA9]]
-
-
-def test_a_wrong_method_is_answered_with_the_right_ones(client: TestClient) -> None:
-    answer = client.request("BREW" * 200, "/metrics")
-    assert_error(answer, 405, f"^{'BREW' * 5} '/metrics': Method Not Allowed .use ")
-    assert sorted(answer.headers["allow"].split(", ")) == ["GET", "HEAD"]
-    assert_error(client.get("/v1/draft"), 426, "duo back")
 
 
 # CORS and keys, of which tests/unit/link/test_guard.py has the rules

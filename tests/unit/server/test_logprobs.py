@@ -2,85 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from duo.llama.model import Model
-from duo.server.response_formatter import LogprobsFormatter
-from duo.spec.types import Step, TokenLogprobs
-from tests.scripted import TEXT, ScriptedSlot
+from tests.scripted import TEXT, ScriptedModel, ScriptedSlot
 from tests.unit.server.conftest import CHAT, COMPLETIONS, answer_of, chunks_of
 
-PIECES = (b"", b"Par", b"is", "é".encode()[:1], "é".encode()[1:], b"\n\n", b"!\n", b"")
-END, PAR, IS, FIRST_HALF, SECOND_HALF, STOP, HIDES_A_PART, SPECIAL = range(8)
 
-
-class Spelled:
-    """What is asked of a Model."""
-
-    def piece(self, token: int) -> bytes:
-        return PIECES[token]
-
-    def spelling(self, tokens: Sequence[int]) -> bytes:
-        return b"".join(b"<%d>" % token for token in tokens)
-
-
-def step(*tokens: int, shown: Sequence[bytes], top: Sequence[int] = (), logprob: float = -0.5) -> Step:
-    likely = tuple((token, -0.25 * (i + 1)) for i, token in enumerate(top))
-    logprobs = tuple(TokenLogprobs(token, logprob, likely) for token in tokens)
-    return Step(tokens, 0, tuple(shown), logprobs=logprobs)
-
-
-def answer(*, chat: bool = True) -> LogprobsFormatter:
-    return LogprobsFormatter(cast("Model", Spelled()), chat=chat)
-
-
-def taken(logprobs: LogprobsFormatter, *steps: Step) -> Any:
-    for one in steps:
-        logprobs.push(one)
-    return json.loads(msgspec.json.encode(logprobs.take()))
-
-
-def test_a_chat() -> None:
-    found = taken(answer(), step(PAR, IS, shown=(b"Par", b"is"), top=(IS, END)))
-    top = [
-        {"token": "is", "logprob": -0.25, "bytes": [105, 115]},
-        {"token": "<0>", "logprob": -0.5, "bytes": None},
+def test_tokens_with_their_texts_bytes_and_offsets(
+    client: TestClient, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a character count as one; a completion always has the chosen token; a special one is spelt."""
+    monkeypatch.setattr(ScriptedModel, "spelling", lambda _, tokens: b"<%d>" % tokens[0])
+    slot.text = "aé!"
+    found = answer_of(client, CHAT, logprobs=True, top_logprobs=1)["choices"][0]["logprobs"]
+    top = [{"token": "<0>", "logprob": -1.0, "bytes": None}]
+    tokens = (("a", -100.0, 97), ("\ufffd", -198.0, 0xC3), ("\ufffd", -172.0, 0xA9), ("!", -36.0, 33))
+    assert found["refusal"] is None
+    assert found["content"] == [
+        {"token": name, "logprob": logprob, "bytes": [byte], "top_logprobs": top} for name, logprob, byte in tokens
     ]
-    assert found == {
-        "content": [
-            {"token": "Par", "logprob": -0.5, "bytes": [80, 97, 114], "top_logprobs": top},
-            {"token": "is", "logprob": -0.5, "bytes": [105, 115], "top_logprobs": top},
-        ],
-        "refusal": None,
+    assert answer_of(client, COMPLETIONS, logprobs=1)["choices"][0]["logprobs"] == {
+        "tokens": [name for name, _, _ in tokens],
+        "token_logprobs": [logprob for _, logprob, _ in tokens],
+        "top_logprobs": [{"<0>": -1.0, name: logprob} for name, logprob, _ in tokens],
+        "text_offset": [0, 1, 1, 2],
     }
-
-
-def test_a_completion_always_has_the_chosen_token() -> None:
-    found = taken(answer(chat=False), step(PAR, shown=(b"Par",)), step(IS, shown=(b"is",), top=(PAR, END)))
-    assert found == {
-        "tokens": ["Par", "is"],
-        "token_logprobs": [-0.5, -0.5],
-        "top_logprobs": [{"Par": -0.5}, {"Par": -0.25, "<0>": -0.5, "is": -0.5}],
-        "text_offset": [0, 3],
-    }
-
-
-def test_parts_of_a_character_have_their_bytes_and_count_as_one() -> None:
-    steps = step(PAR, FIRST_HALF, shown=(b"Par", b"")), step(SECOND_HALF, IS, shown=("é".encode(), b"is"))
-    content = taken(answer(), *steps)["content"]
-    assert [one["token"] for one in content] == ["Par", "\ufffd", "\ufffd", "is"]
-    assert bytes(chain(*(one["bytes"] for one in content))) == "Paréis".encode()
-    assert taken(answer(chat=False), *steps)["text_offset"] == [0, 3, 3, 4]
-
-
-# Over the API
 
 
 @pytest.mark.parametrize(

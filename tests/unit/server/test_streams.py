@@ -1,66 +1,24 @@
-"""Clients that disconnect, read slowly or send slowly; texts that fail; the queue and its limit."""
+"""Texts that fail; and slow requests. Slow clients: see tests/process/server/test_http.py."""
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from duo.errors import DecodeError, UsageError
+from duo.server import endpoints, parse_request
 from duo.server.lead_server import Lead
-from duo.server.parse_request import MAX_BODY
-from tests.scripted import N_STEP, TEXT, ScriptedSlot
-from tests.serving import assert_error
-from tests.unit.server.conftest import metrics_of
-from tests.unit.server.exchange import Exchange, until
-
-pytestmark = pytest.mark.anyio
-LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
-STREAM = LONG | {"stream": True}
-
-
-def error_of(body: bytes) -> dict[str, Any]:
-    return dict(json.loads(body)["error"])
-
-
-# Clients that disconnect
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_disconnect_ends_the_text(lead: Lead, client: TestClient, slot: ScriptedSlot, stream: bool) -> None:
-    slot.hold(n_free=1)
-    exchange = Exchange(lead.app, **LONG, stream=stream)
-    if stream:
-        assert await exchange.status() == 200
-        assert (await exchange.event())["choices"][0]["text"] == TEXT[:N_STEP]
-    else:
-        await until(lambda: slot.requests)
-    exchange.disconnect()
-    await exchange.task
-    await until(lambda: lead.n_texts == 0)
-    assert slot.requests[0].cancelled.is_set()
-    found = metrics_of(client)
-    assert (found["duo:generations_total interrupted"], found["llamacpp:tokens_predicted_total"]) == (1, N_STEP)
-
-
-# Slow clients
-
-
-async def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
-    chunked = Exchange(lead.app, "/tokenize")
-    for _ in range(20):
-        chunked.send(bytes(2**20))
-    chunked.send(b"", more=False)
-    assert await chunked.status() == 413
-    assert str(MAX_BODY) in error_of(await chunked.body())["message"]
-    assert chunked.n_received == MAX_BODY + 2**20
-
-
-# Texts that fail
+from tests.scripted import N_STEP, TEXT, ScriptedModel, ScriptedSlot
+from tests.serving import PATIENCE_S, assert_error, wait_until
+from tests.unit.server.conftest import ASKED, CHAT, COMPLETIONS
 
 FAULTS = [
     (UsageError("the grammar is invalid"), 400, "invalid_request_error", "the grammar is invalid"),
@@ -74,13 +32,13 @@ def test_an_error_has_a_status_or_is_the_last_event(
     client: TestClient, slot: ScriptedSlot, error: Exception, status: int, kind: str, said: str
 ) -> None:
     slot.error = error
-    for fields in (LONG, STREAM):
-        answer = client.post("/v1/completions", json=fields)
+    for stream in (False, True):
+        answer = client.post(COMPLETIONS, json=ASKED | {"stream": stream})
         assert_error(answer, status, f"^{said}$")
         assert answer.json()["error"]["type"] == kind
     slot.error_at = 1
-    assert_error(client.post("/v1/completions", json=LONG), status, said)
-    *_, text, event, done, _ = client.post("/v1/completions", json=STREAM).text.split("\n\n")
+    assert_error(client.post(COMPLETIONS, json=ASKED), status, said)
+    *_, text, event, done, _ = client.post(COMPLETIONS, json=ASKED | {"stream": True}).text.split("\n\n")
     assert json.loads(text.removeprefix("data: "))["choices"][0]["text"] == TEXT[:N_STEP]
     told = json.loads(event.removeprefix("data: "))["error"]
     assert (told["code"], told["type"], told["message"]) == (status, kind, said)
@@ -90,49 +48,55 @@ def test_an_error_has_a_status_or_is_the_last_event(
 def test_a_fault_is_logged_and_told_by_health_until_the_next_good_text(
     client: TestClient, slot: ScriptedSlot, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slot.error = RuntimeError("the sky is falling")
-    client.post("/v1/completions", json=LONG)
-    (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
-    assert record.name.startswith("duo.")
+    for error, status in (
+        (RuntimeError("the sky is falling"), 500),
+        (UsageError("a wrong grammar"), 500),
+        (None, 200),
+    ):
+        slot.error = error
+        client.post(COMPLETIONS, json=ASKED)
+        assert client.get("/health").status_code == status
+        assert status == 200 or "the sky is falling" in client.get("/health").text
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("duo.engine", logging.ERROR)
     assert record.exc_info is not None
-    assert_error(client.get("/health"), 500, "the sky is falling")
-    slot.error = UsageError("a wrong grammar")
-    client.post("/v1/completions", json=LONG)
-    assert client.get("/health").status_code == 500
-    slot.error = None
-    client.post("/v1/completions", json={"prompt": "a"})
-    assert client.get("/health").json() == {"status": "ok"}
-    assert len(caplog.records) == 1
 
 
-# The queue
+def test_others_are_answered_while_slow_requests_wait_and_few_do(
+    make_lead: Callable[..., Lead], slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long texts and schemas wait for one another, however they end."""
+    work = parse_request.RequestWork()
+    monkeypatch.setattr(endpoints, "RequestWork", lambda: work)
+    monkeypatch.setattr(parse_request, "MAX_SLOW", 4)
+    slot.n_ctx = 2**20
+    long, gate, begun = "a" * 100_000, threading.Event(), list[str]()
+    tokenize = ScriptedModel.tokenize
 
+    def wait(self: ScriptedModel, text: str, **options: bool) -> list[int]:
+        if len(text) >= len(long):
+            begun.append(text)
+            assert gate.wait(PATIENCE_S)
+        return tokenize(self, text, **options)
 
-async def test_a_full_queue_answers_503(make_lead: Callable[..., Lead], slot: ScriptedSlot) -> None:
-    lead = make_lead(n_queue=1)
-    slot.hold()
-    texts = []
-    for n in (1, 2):
-        texts.append(Exchange(lead.app, prompt="a"))
-        await until(lambda n=n: lead.n_texts == n)  # type: ignore[misc]
-    refused = Exchange(lead.app, prompt="a")
-    start = await refused.sent.get()
-    assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
-    assert "1 requests" in error_of(await refused.body())["message"]
-    slot.go_on()
-    assert [await text.status() for text in texts] == [200, 200]
+    monkeypatch.setattr(ScriptedModel, "tokenize", wait)
+    slow: list[tuple[str, dict[str, Any]]] = [
+        ("/tokenize", {"content": long}),
+        (COMPLETIONS, {"prompt": long}),
+        (CHAT, {"messages": [{"role": "user", "content": long}]}),
+        (COMPLETIONS, {"prompt": long, "temperature": -1}),
+    ]
+    with make_lead() as lead, ThreadPoolExecutor() as pool:
 
+        def status(path: str = COMPLETIONS, **fields: Any) -> int:
+            asked = {"max_tokens": 0} | fields
+            return httpx.post(lead.url + path, json=asked, timeout=PATIENCE_S).status_code
 
-async def test_stopping_ends_streams_with_an_event_and_refuses_those_that_wait(lead: Lead, slot: ScriptedSlot) -> None:
-    slot.hold(n_free=1)
-    streamed = Exchange(lead.app, **STREAM)
-    assert await streamed.status() == 200
-    await streamed.event()
-    waiting = Exchange(lead.app, **LONG)
-    await until(lambda: lead.n_texts == 2)
-    lead.stop()
-    told = await streamed.event()
-    assert (told["error"]["code"], told["error"]["message"]) == (503, "the server is stopping")
-    assert (await streamed.body()).startswith(b"data: [DONE]")
-    assert await waiting.status() == 503
-    assert error_of(await waiting.body())["type"] == "unavailable_error"
+        for n in (1, 5):
+            gate.clear()
+            statuses = [pool.submit(status, path, **fields) for path, fields in slow]
+            wait_until(lambda n=n: len(begun) == n and work._n_slow == 4)  # type: ignore[misc]
+            assert (status(prompt="a"), status(prompt="a", json_schema={})) == (200, 503)
+            assert len(begun) == n
+            gate.set()
+            assert sorted(one.result() for one in statuses) == [200, 200, 200, 400]

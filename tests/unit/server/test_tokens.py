@@ -1,20 +1,15 @@
-"""Tokenising for requests: its limits, and that nobody else waits for it."""
+"""The limits of what is tokenised for a request."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from duo.server import parse_request
-from duo.server.lead_server import Lead
 from duo.server.parse_request import MAX_OPTIONS
 from tests.scripted import N_CTX, ScriptedModel, ScriptedSlot
 from tests.serving import assert_error
-from tests.unit.server.exchange import Exchange, until
 
 MIB = 2**20
 
@@ -67,41 +62,3 @@ def test_only_the_text_of_a_request_may_be_large(client: TestClient, field: str)
         assert_error(client.post("/v1/completions", content=body), 413, said)
     twice = f'{{"prompt": {nested}, "prompt": "a"}}'
     assert_error(client.post("/v1/completions", content=twice), 413, said)
-
-
-# Threads
-
-
-@pytest.mark.anyio
-async def test_others_are_answered_while_slow_requests_wait_and_few_do(
-    lead: Lead, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Long texts and schemas wait for one another, however they end."""
-    monkeypatch.setattr(parse_request, "MAX_SLOW", 4)
-    slot.n_ctx = MIB
-    long, gate, begun = 100_000, threading.Event(), list[int]()
-    tokenize = ScriptedModel.tokenize
-
-    def wait(self: ScriptedModel, text: str, **options: bool) -> list[int]:
-        if len(text) >= long:
-            begun.append(len(text))
-            assert gate.wait(60)
-        return tokenize(self, text, **options)
-
-    monkeypatch.setattr(ScriptedModel, "tokenize", wait)
-
-    for n in (1, 5):
-        gate.clear()
-        slow: list[Exchange] = [
-            Exchange(lead.app, "/tokenize", content="a" * long),
-            Exchange(lead.app, "/v1/completions", prompt="a" * long, max_tokens=0),
-            Exchange(lead.app, "/v1/chat/completions", **chat("a" * long), max_tokens=0),
-            Exchange(lead.app, "/v1/completions", prompt="a" * long, temperature=-1),
-        ]
-        await until(lambda n=n: len(begun) == n)  # type: ignore[misc]
-        for schema, status in ((None, 200), ({}, 503)):
-            other = Exchange(lead.app, prompt="a", json_schema=schema)
-            assert await asyncio.wait_for(other.status(), 60) == status
-        assert len(begun) == n
-        gate.set()
-        assert [await asyncio.wait_for(one.status(), 60) for one in slow] == [200, 200, 200, 400]
