@@ -16,7 +16,6 @@ from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
-from duo.llama.lifeline import blaming
 from duo.llama.memory import check_memory
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
@@ -56,7 +55,7 @@ class Context(Handle):
         self._abort_flag = ctypes.create_string_buffer(2)
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
-        with model.use() as weights, library.collect_errors() as errors, model.call, blaming(model.path):
+        with model.use() as weights, library.errors_of(model.path) as errors, model.call:
             pointer = llama_cpp.llama_init_from_model(weights, params)
             if not pointer:
                 raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {''.join(errors[:1])}")

@@ -59,7 +59,7 @@ class Head:
         if not path.is_file():
             raise ModelError(f"{path}: no such file")
         lib = _gguf()
-        with library.collect_errors() as errors:
+        with library.errors_of(path) as errors:
             pointer = lib.gguf_init_from_file(bytes(path), _InitParams(no_alloc=True))
         if not pointer:
             reason = errors[0].partition(": ")[2] if errors else "no reason given"

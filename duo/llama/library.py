@@ -14,7 +14,7 @@ import llama_cpp
 from llama_cpp._ggml import libggml
 
 from duo.errors import ModelError
-from duo.llama.lifeline import catch_aborts
+from duo.llama.lifeline import catch_aborts, reading
 
 F16, Q4_0 = 1, 2  # llama.h, enum llama_ftype
 
@@ -30,7 +30,7 @@ _CANCELLED = ("failed with error 1", "compute status: 1", "failed to decode, ret
 
 
 class _Log(threading.local):
-    """The unfinished line of this thread, and its errors inside collect_errors()."""
+    """The unfinished line of this thread, and its errors inside errors_of()."""
 
     level = logging.INFO
     line = ""
@@ -88,13 +88,13 @@ def bind(prefix: str, **signatures: str) -> ctypes.CDLL:
 
 
 @contextmanager
-def collect_errors() -> Iterator[list[str]]:
-    """Collect the errors that llama.cpp logs on this thread inside the block."""
-    _log.errors = []
+def errors_of(path: Path) -> Iterator[list[str]]:
+    """The errors that llama.cpp logs on this thread in the block; an abort there is the fault of the file `path`."""
+    _log.errors, reading.path = [], path
     try:
         yield _log.errors
     finally:
-        _log.errors = None
+        _log.errors = reading.path = None
 
 
 def supports_rpc() -> bool:
@@ -121,7 +121,7 @@ def quantize(source: Path, target: Path, file_type: int) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = file_type
     params.allow_requantize = True
-    with collect_errors() as errors:
+    with errors_of(source) as errors:
         status = llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params))
     if status != 0:
         raise ModelError(f"{source.name} could not be quantised: {errors[-1] if errors else status}")

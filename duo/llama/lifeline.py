@@ -25,8 +25,7 @@ _SUSPENDED_S = 4 * _TICK_S  # a longer tick means that this process was stopped
 _LOADING_FACTOR = 20  # longer time limit while weights are sent: a large tensor takes long, without a sign of life
 _EXIT_S = 1.5  # for the main thread to write its output
 
-
-_reading = threading.local()  # path: the model file that llama.cpp is reading on this thread, or None
+reading = threading.local()  # path: the model file that llama.cpp is reading on this thread, or None
 _lost = threading.Event()
 _listeners: list[Callable[[DeviceError], None]] = []
 
@@ -87,16 +86,6 @@ def catch_aborts() -> None:
     libggml.ggml_set_abort_callback(_on_abort)
 
 
-@contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Inside the block, on this thread, an abort of llama.cpp is the fault of the model file `path`."""
-    _reading.path = path
-    try:
-        yield
-    finally:
-        _reading.path = None
-
-
 def is_lost() -> bool:
     """Whether the process is about to exit: llama.cpp must not be called, and its threads must not be joined."""
     return _lost.is_set()
@@ -118,7 +107,7 @@ def _on_abort(message: bytes) -> None:
     where, _, what = message.decode("utf-8", "replace").strip().partition(": ")
     if "RPC" in what or "ggml-rpc" in where or "Failed to connect" in what:
         _die(f"{lifeline.names} has died or uses another version of the protocol")
-    path = getattr(_reading, "path", None)
+    path = getattr(reading, "path", None)
     blamed = f"{path}: the file is damaged, or needs another llama.cpp, which" if path else "llama.cpp"
     _die(f"{blamed} aborted: {what} ({Path(where).name})")
 

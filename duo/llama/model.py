@@ -15,7 +15,7 @@ from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.devices import RPC, devices_for
 from duo.llama.gguf_head import Head, check_head
-from duo.llama.lifeline import blaming, lifeline
+from duo.llama.lifeline import lifeline
 from duo.llama.model_size import model_size
 from duo.llama.vocabulary import Vocabulary
 
@@ -27,7 +27,6 @@ class Model(Vocabulary):
 
     def __init__(self, config: ModelConfig, progress: Progress | None = None, *, vocabulary_only: bool = False) -> None:
         """Load the file, or only its vocabulary. Raises ModelError, DeviceError or UsageError."""
-        library.start()
         self.config = config
         self.devices = devices_for(config)
         self.is_remote = any(device.kind == RPC for device in self.devices)  # an RPC server holds some of its layers
@@ -82,7 +81,7 @@ class Model(Vocabulary):
 
         params.progress_callback = llama_cpp.llama_progress_callback(on_progress)
         lifeline.is_loading = True
-        with library.collect_errors() as errors, call, blaming(path):
+        with library.errors_of(path) as errors, call:
             pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
         lifeline.is_loading = False
         if not pointer:

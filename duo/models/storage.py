@@ -22,22 +22,21 @@ _WORK_PREFIX = "work-"
 
 def cache_dir() -> Path:
     """The cache directory: $DUO_CACHE, $XDG_CACHE_HOME/duo or the system's default. Raises UsageError."""
-    return _user_dir("DUO_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches", "cached models: set DUO_CACHE")
+    return _user_dir("CACHE", ".cache", "Library/Caches", "cached models: set DUO_CACHE")
 
 
 def config_dir() -> Path:
     """The config directory: $DUO_CONFIG, $XDG_CONFIG_HOME/duo or the system's default. Raises UsageError."""
-    purpose = "profiles: set DUO_CONFIG or profile=False"
-    return _user_dir("DUO_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support", purpose)
+    return _user_dir("CONFIG", ".config", "Library/Application Support", "profiles: set DUO_CONFIG or profile=False")
 
 
-def _user_dir(own: str, shared: str, linux: str, mac: str, purpose: str) -> Path:
-    """The directory in variable `own`, or duo's in that in `shared`, or in the home directory. Raises UsageError."""
-    if folder := os.environ.get(own):
+def _user_dir(kind: str, linux: str, mac: str, purpose: str) -> Path:
+    if folder := os.environ.get(f"DUO_{kind}"):
         if not Path(folder).is_absolute():
-            raise UsageError(f"{own} must be an absolute path, not {folder}")
+            raise UsageError(f"DUO_{kind} must be an absolute path, not {folder}")
         return Path(folder)
-    if (base := Path(os.environ.get(shared, ""))).is_absolute():  # the XDG specification: ignore relative paths
+    base = Path(os.environ.get(f"XDG_{kind}_HOME", ""))
+    if base.is_absolute():  # the XDG specification: ignore relative paths
         return base / "duo"
     try:
         return Path.home() / (mac if sys.platform == "darwin" else linux) / "duo"
