@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duo.config import SamplingConfig, ThreadConfig
 from duo.engine.metrics import Metrics
-from duo.engine.queue import CandidateQueue, Drafted, State
 from duo.engine.text import Ending
-from duo.spec.calibration import Lookahead
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.sampling import Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Origin, Proposal
+from duo.spec.types import Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,100 +116,3 @@ class Draft(Source):
 
     def interrupt(self) -> None:
         """Abort the current decode, because the text ends. From any thread."""
-
-
-class QueuedDraft(Draft):
-    """Base of drafts that deliver candidates through a queue."""
-
-    policy: Policy
-
-    _queue_type = CandidateQueue
-    _longest_wait_s = math.inf  # limit of the wait for candidates in one step
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
-        self._n_proposed = 0
-        self._in_vain = False  # whether a wait in this step brought nothing
-        self._wait_ends: float | None = None  # in this step
-        self._connect(Metrics())
-
-    def begin(self, request: DraftRequest) -> None:
-        """See Source. The queue is replaced, so that nothing from an earlier text arrives."""
-        super().begin(request)
-        self._session.drop()
-        self._connect(request.metrics)
-        self._begin_step()
-
-    def _connect(self, metrics: Metrics) -> None:
-        self._metrics, self._now = metrics, metrics.clock.now
-        self._queue = self._queue_type(self._session, self._metrics)
-        self._lookahead = Lookahead()  # as the queue knows it
-
-    def _begin_step(self) -> None:
-        self._in_vain, self._wait_ends = False, None
-        if (lookahead := self.policy.lookahead()) != self._lookahead:
-            self._lookahead = lookahead
-            self._queue.allow(lookahead)
-
-    def propose(self) -> Proposal:
-        """See Source."""
-        if self.policy.schedule is Schedule.OFF:
-            return Proposal()
-        state = self._look()
-        return Proposal(state.guesses, math.inf if self._in_vain else self._next_s(state))
-
-    def more(self, seconds: float) -> None:
-        """See Draft."""
-        now = self._now()
-        if self._wait_ends is None:
-            self._wait_ends = now + self._longest_wait_s
-        self._in_vain = not self._queue.wait(self._n_proposed, min(seconds, self._wait_ends - now))
-
-    def verifies(self, n: int) -> None:
-        """See Source."""
-        self._queue.verifies(n)
-
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
-        """See Source."""
-        self._look()
-        own = cost if cost is not None and cost.source is Origin.DRAFT else None
-        scores, is_useless = self._queue.commit(tokens, own.n_candidates if own is not None else 0)
-        if is_useless:
-            self._cancel()
-        # From here on the draft continues: to learn may take a while.
-        self.policy.learn_scores(scores)
-        for position, rank, prepared in self._session.contradictions:
-            self.policy.calibration.add_rank(rank)
-            if own is not None and self._lookahead.n_branches:  # the draft could prepare for this verification
-                self._metrics.resolved(position, prepared)
-        if cost is not None:
-            self.policy.learn_step(len(tokens), cost)
-        self._begin_step()
-
-    def _look(self) -> State:
-        state = self._queue.look()
-        for drafted in state.drafted:
-            self._learn_drafted(drafted)
-        self._n_proposed = len(state.guesses)
-        return state
-
-    def _learn_drafted(self, drafted: Drafted) -> None:
-        self.policy.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
-
-    def _cancel(self) -> None:
-        """Abort the draft's current decode, which is of no use."""
-
-    def _next_s(self, state: State) -> float:
-        """Seconds until the next candidate is expected; infinity: never."""
-        costs, latency_s, decode = self.policy.costs, self.policy.latency_s, state.decode
-        if not costs.draft_s or not state.may_draft:
-            return math.inf
-        if decode is None:
-            return latency_s + costs.draft_s
-        decode_s = costs.draft_time(0.0, decode.n_sequences)
-        left_s = decode.since + decode_s - self._now()
-        if left_s < -(latency_s + decode_s):  # stalled
-            return math.inf
-        if state.is_stale and latency_s:  # a remote draft aborts that decode as soon as it is told
-            return latency_s + costs.draft_s
-        return max(left_s, 0.1 * costs.draft_s) + (costs.draft_s if state.is_stale else 0.0)

@@ -10,12 +10,37 @@ from typing import NamedTuple, Protocol
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
-from duo.engine.queue import DraftUpdate, TargetSide
 from duo.engine.statistics import Event
 from duo.errors import DecodeAborted
+from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
 from duo.spec.sampling import Guesser
-from duo.spec.types import Outcome, common_prefix
+from duo.spec.types import Guess, Logits, Outcome, common_prefix
+
+
+class DraftUpdate(NamedTuple):
+    """What a draft must know before a token."""
+
+    epoch: int
+    tokens: list[int]  # accepted since the last call
+    n_replaced: int = 0  # of the tokens told earlier, as many of the last are replaced by these
+    # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
+    # it must not be replaced.
+    longer: Callable[[Logits, int], Guess | None] | None = None
+    lookahead: Lookahead = Lookahead()
+    n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
+    may_draft: bool = True  # whether it may continue its chain
+    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
+
+
+class TargetSide(Protocol):
+    """The draft's view of its target: a CandidateQueue or a RemoteTarget, perhaps behind a TranslatedTarget."""
+
+    def begin(self) -> DraftUpdate:
+        """The draft begins a token."""
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        """Offer a token, for which `n_tokens` (0: not representative) took `seconds`. False if it is of no use."""
 
 
 class Probe(NamedTuple):

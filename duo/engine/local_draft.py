@@ -8,10 +8,10 @@ from functools import partial
 
 from duo.engine.branches import BranchingDrafter
 from duo.engine.decoder import Cache
-from duo.engine.draft import DraftRequest, QueuedDraft
+from duo.engine.draft import DraftRequest
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.metrics import SHARED, TRANSLATED
-from duo.engine.queue import Drafted, State
+from duo.engine.queue import Drafted, QueuedDraft, State
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.policy import Policy

@@ -1,39 +1,19 @@
-"""CandidateQueue: a session that the target's thread shares with a draft's, or with a connection to a remote draft."""
+"""A draft that runs beside the target: CandidateQueue, which both threads share, and QueuedDraft, which proposes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from duo.engine.draft import Draft, DraftRequest
+from duo.engine.drafter import DraftUpdate
 from duo.engine.metrics import Metrics
 from duo.spec.calibration import Lookahead
+from duo.spec.policy import Policy, StepCost
+from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Guess, Logits, Outcome
-
-
-class DraftUpdate(NamedTuple):
-    """What a draft must know before a token."""
-
-    epoch: int
-    tokens: list[int]  # accepted since the last call
-    n_replaced: int = 0  # of the tokens told earlier, as many of the last are replaced by these
-    # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
-    # it must not be replaced.
-    longer: Callable[[Logits, int], Guess | None] | None = None
-    lookahead: Lookahead = Lookahead()
-    n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
-    may_draft: bool = True  # whether it may continue its chain
-    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
-
-
-class TargetSide(Protocol):
-    """The draft's view of its target: a CandidateQueue or a RemoteTarget, perhaps behind a TranslatedTarget."""
-
-    def begin(self) -> DraftUpdate:
-        """The draft begins a token."""
-
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a token, for which `n_tokens` (0: not representative) took `seconds`. False if it is of no use."""
+from duo.spec.types import Guess, Origin, Outcome, Proposal
 
 
 class Decode(NamedTuple):
@@ -92,8 +72,6 @@ class CandidateQueue:
         self._may_prepare = False  # whether the draft may find something to do besides its chain
         self._is_open = False
 
-    # The target's side
-
     def open(self) -> None:
         """Let the draft begin."""
         with self._changed:
@@ -121,9 +99,8 @@ class CandidateQueue:
         """Wait until more than `n` candidates are pending. False if they are not within `seconds`, or it is closed."""
         end = self._now() + seconds
         with self._changed:
-            while self._is_open and len(self._session.pending) <= n:
-                if not self._changed.wait(end - self._now()):
-                    break
+            while self._is_open and len(self._session.pending) <= n and self._changed.wait(end - self._now()):
+                pass
             return len(self._session.pending) > n
 
     def verifies(self, n: int) -> None:
@@ -149,14 +126,6 @@ class CandidateQueue:
                 self._n_verified, self._may_prepare = 0, False
             self._notify()
 
-    # The draft's side
-
-    @property
-    def may_draft(self) -> bool:
-        """Whether the draft may continue."""
-        with self._changed:
-            return self._allows()
-
     def wait_for_room(self) -> bool:
         """Wait until the draft may continue. False once the queue is closed."""
         with self._changed:
@@ -171,8 +140,8 @@ class CandidateQueue:
             self._n_told, self._may_prepare = len(session.accepted), False
             self._decode = Decode(self._now(), session.epoch, self._n_told, self._n_told + len(session.pending))
             chain = tuple(session.pending) if self._n_verified else ()
-            what_to_do = self._lookahead, self._n_verified, self._allows(), chain
-            return DraftUpdate(session.epoch, session.accepted[n_told:], 0, None, *what_to_do)
+            fresh, may_draft = session.accepted[n_told:], self._allows()
+            return DraftUpdate(session.epoch, fresh, 0, None, self._lookahead, self._n_verified, may_draft, chain)
 
     def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
         """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
@@ -228,3 +197,99 @@ class CandidateQueue:
         if decode.epoch == session.epoch:
             return not decode.on_chain and len(session.accepted) > decode.n_accepted
         return decode.epoch != session.epoch - 1 or session.came_true not in decode.outcomes
+
+
+class QueuedDraft(Draft):
+    """Base of drafts that deliver candidates through a queue."""
+
+    policy: Policy
+    _queue_type = CandidateQueue
+    _longest_wait_s = math.inf  # limit of the wait for candidates in one step
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self._n_proposed = 0
+        self._in_vain = False  # whether a wait in this step brought nothing
+        self._wait_ends: float | None = None  # in this step
+        self._connect(Metrics())
+
+    def begin(self, request: DraftRequest) -> None:
+        """See Source. The queue is replaced, so that nothing from an earlier text arrives."""
+        super().begin(request)
+        self._session.drop()
+        self._connect(request.metrics)
+        self._begin_step()
+
+    def _connect(self, metrics: Metrics) -> None:
+        self._metrics, self._now = metrics, metrics.clock.now
+        self._queue = self._queue_type(self._session, self._metrics)
+        self._lookahead = Lookahead()  # as the queue knows it
+
+    def _begin_step(self) -> None:
+        self._in_vain, self._wait_ends = False, None
+        if (lookahead := self.policy.lookahead()) != self._lookahead:
+            self._lookahead = lookahead
+            self._queue.allow(lookahead)
+
+    def propose(self) -> Proposal:
+        """See Source."""
+        if self.policy.schedule is Schedule.OFF:
+            return Proposal()
+        state = self._look()
+        return Proposal(state.guesses, math.inf if self._in_vain else self._next_s(state))
+
+    def more(self, seconds: float) -> None:
+        """See Draft."""
+        now = self._now()
+        if self._wait_ends is None:
+            self._wait_ends = now + self._longest_wait_s
+        self._in_vain = not self._queue.wait(self._n_proposed, min(seconds, self._wait_ends - now))
+
+    def verifies(self, n: int) -> None:
+        """See Source."""
+        self._queue.verifies(n)
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        """See Source."""
+        self._look()
+        own = cost if cost is not None and cost.source is Origin.DRAFT else None
+        scores, is_useless = self._queue.commit(tokens, own.n_candidates if own is not None else 0)
+        if is_useless:
+            self._cancel()
+        # From here on the draft continues: to learn may take a while.
+        self.policy.learn_scores(scores)
+        for position, rank, prepared in self._session.contradictions:
+            self.policy.calibration.add_rank(rank)
+            if own is not None and self._lookahead.n_branches:  # the draft could prepare for this verification
+                self._metrics.resolved(position, prepared)
+        if cost is not None:
+            self.policy.learn_step(len(tokens), cost)
+        self._begin_step()
+
+    def _look(self) -> State:
+        state = self._queue.look()
+        for drafted in state.drafted:
+            self._learn_drafted(drafted)
+        self._n_proposed = len(state.guesses)
+        return state
+
+    def _learn_drafted(self, drafted: Drafted) -> None:
+        self.policy.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
+
+    def _cancel(self) -> None:
+        """Abort the draft's current decode, which is of no use."""
+
+    def _next_s(self, state: State) -> float:
+        """Seconds until the next candidate is expected; infinity: never."""
+        costs, latency_s, decode = self.policy.costs, self.policy.latency_s, state.decode
+        if not costs.draft_s or not state.may_draft:
+            return math.inf
+        if decode is None:
+            return latency_s + costs.draft_s
+        decode_s = costs.draft_time(0.0, decode.n_sequences)
+        left_s = decode.since + decode_s - self._now()
+        if left_s < -(latency_s + decode_s):  # stalled
+            return math.inf
+        if state.is_stale and latency_s:  # a remote draft aborts that decode as soon as it is told
+            return latency_s + costs.draft_s
+        return max(left_s, 0.1 * costs.draft_s) + (costs.draft_s if state.is_stale else 0.0)

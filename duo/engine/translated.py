@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from duo.engine.drafter import DraftUpdate, TargetSide
 from duo.engine.metrics import Metrics
-from duo.engine.queue import DraftUpdate, TargetSide
 from duo.errors import PromptError
 from duo.llama.model import Model
 from duo.spec.chat_markers import convert, find_markers

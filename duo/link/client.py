@@ -15,10 +15,9 @@ from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketExcepti
 from websockets.sync.client import ClientConnection, connect
 
 from duo.engine.decoder import Cache, Decoder
-from duo.engine.drafter import Drafter, DraftThread
+from duo.engine.drafter import Drafter, DraftThread, DraftUpdate, TargetSide
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics
-from duo.engine.queue import DraftUpdate, TargetSide
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.link import messages

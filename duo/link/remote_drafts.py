@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from duo.config import EngineConfig
-from duo.engine.draft import DraftRequest, QueuedDraft
-from duo.engine.queue import CandidateQueue, Decode, Drafted
+from duo.engine.draft import DraftRequest
+from duo.engine.queue import CandidateQueue, Decode, Drafted, QueuedDraft
 from duo.link.messages import Text
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint
@@ -49,6 +49,12 @@ class RemoteQueue(CandidateQueue):
                 self._ordered = self._now()
                 self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
             return Text(serial, epoch, position, accepted[position:], may_draft)
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether the draft may continue."""
+        with self._changed:
+            return self._allows()
 
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int, drafted: Drafted) -> bool:
         """Take a token that was received, made with knowledge of `n_known` tokens. False if it is of no use.

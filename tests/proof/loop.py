@@ -133,7 +133,7 @@ def write(case: Case) -> tuple[list[int], int]:
 
         def draft_some() -> None:
             for _ in range(dice.randrange(4)):
-                if policy.schedule is Schedule.ASYNC and drafting.queue.may_draft:
+                if policy.schedule is Schedule.ASYNC and drafting.queue._allows():
                     drafting.drafter.step()
 
         target.during = draft_some

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from duo.engine.branches import Branch, BranchingDrafter
+from duo.engine.drafter import DraftUpdate
 from duo.engine.metrics import Metrics
-from duo.engine.queue import DraftUpdate
 from duo.llama.model_size import BRANCH_CELLS
 from duo.spec.calibration import MAX_DEEP, Lookahead
 from duo.spec.sampling import Greedy

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from duo.engine.drafter import Drafter, Probe
+from duo.engine.drafter import Drafter, DraftUpdate, Probe
 from duo.engine.metrics import Metrics
-from duo.engine.queue import DraftUpdate
 from duo.errors import DecodeAborted
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.engine.decoder import Cache
+from duo.engine.drafter import DraftUpdate
 from duo.engine.metrics import Metrics
-from duo.engine.queue import DraftUpdate
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
