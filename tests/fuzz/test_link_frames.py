@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ ENDS = {"dropped: left", "dropped: garbage", "dropped: flood"}
 
 small = st.integers(-3, 3)
 far = st.sampled_from([0, 0, 0, 0, 0, 1, -1, 2, MOST])  # most messages are about the current text
-candidates = record(
+lies = record(
     {
         "token": st.integers(0, N_VOCAB),
         "confidence": st.floats(allow_nan=False, allow_infinity=False),
@@ -44,11 +44,10 @@ candidates = record(
     },
     serial=far, epoch=far, n_known=small, position=small,
 )  # fmt: skip
+chains = st.integers(1, 2 * N_AHEAD).map(lambda n: [{"position": i} for i in range(n)])
 draft_acts = st.one_of(
-    st.tuples(st.just("candidate"), candidates),
-    st.tuples(st.just("chain"), st.integers(1, 2 * N_AHEAD)),
-    st.tuples(st.just("decode"), st.none()),
-    st.tuples(st.just("decode"), st.none()),
+    st.tuples(st.just("candidates"), chains | st.tuples(lies)),
+    *(st.tuples(st.just("decode"), st.none()) for _ in range(2)),
     st.tuples(st.sampled_from(["alive", "unable"]), far),
     st.tuples(st.sampled_from(["hello", "leave", "end of text"]), st.none()),
 )
@@ -59,19 +58,17 @@ class Liar:
 
     def __init__(self, stage: Stage, back: Back) -> None:
         self._stage, self._back = stage, back
-        self._may_decode = threading.Semaphore(0)
-        self._n_decodes = 0
         self._begin = Begin(1, N_VOCAB, N_AHEAD, SamplingConfig(), [], 0, [], True)
         self._epoch = self._n_accepted = 0
 
     def write(self) -> None:
         """Begin a text, each of whose decodes waits for one of act()."""
+        self._may_decode, self._n_decodes = threading.Semaphore(0), 0
 
         def decode() -> None:
             self._n_decodes += 1
             assert self._may_decode.acquire(timeout=60)
 
-        self._n_decodes = 0
         self._stage.target.batches.clear()
         self._stage.begin(decode)
         self._stage.go_on()
@@ -80,8 +77,6 @@ class Liar:
         """The text is the target's own."""
         self._may_decode.release(2 * N)
         self._stage.finish()
-        while self._may_decode.acquire(blocking=False):
-            pass
 
     def act(self, what: str, lie: Any) -> None:
         for message in self._back.heard():
@@ -91,10 +86,8 @@ class Liar:
                 self._epoch, self._n_accepted = message.epoch, message.position + len(message.tokens)
         serial, say = self._begin.serial, self._back.say
         match what:
-            case "candidate":
-                say(self._candidate(**lie))
-            case "chain":
-                say(*(self._candidate(position=i) for i in range(lie)))
+            case "candidates":
+                say(*(self._candidate(**each) for each in lie))
             case "decode":
                 n = self._n_decodes
                 self._may_decode.release()
@@ -162,13 +155,20 @@ lead_acts = st.one_of(
 
 
 class Connection:
-    """A connection on which a lead says what it is told to, or waits."""
+    """A connection on which a lead says what it is told to, or waits; which then ends the client."""
 
     socket = SimpleNamespace(shutdown=lambda _: None)
+    client: DraftClient
 
     def __init__(self, acts: list[Message | None]) -> None:
         self._acts = acts
         self.sent: list[messages.FromDraft] = []
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.stop()
 
     def send(self, data: bytes) -> None:
         self.sent.append(messages.from_draft(data))
@@ -191,16 +191,8 @@ def test_a_lead_that_lies_ends_at_most_the_connection(acts: list[Message | None]
     connection = Connection(acts)
     begun = {act.serial for act in acts if isinstance(act, Begin)}
     client = DraftClient("lead:1", hello(), lambda n_ctx: cast(Any, FakeContext(n_ctx=n_ctx, n_batch=8)))
-
-    @contextmanager
-    def connect(*_: object, **__: object) -> Iterator[Connection]:
-        try:
-            yield connection
-        finally:
-            client.stop()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duo.link.client.connect", connect)
+    connection.client = client
+    with mock.patch("duo.link.client.connect", return_value=connection):
         client.run()
         assert not any(thread.name == "duo-draft" for thread in threading.enumerate())
     for message in connection.sent[1:]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Iterator
 from itertools import permutations
+from pathlib import Path
 
 import llama_cpp
 import pytest
@@ -22,20 +24,23 @@ _AHEAD = 3  # candidates that the target is offered
 
 
 @pytest.fixture(scope="module")
-def texts(pytestconfig: pytest.Config) -> list[str]:
+def folder(pytestconfig: pytest.Config) -> Path:
     try:
-        folder = vocabularies.fetch(pytestconfig.cache.mkdir("vocabularies"))
-    except vocabularies.Unavailable as error:
-        pytest.skip(str(error))
+        return vocabularies.fetch(pytestconfig.cache.mkdir("vocabularies"))
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"no source of llama.cpp: {error}")
+
+
+@pytest.fixture(scope="module")
+def texts(folder: Path) -> list[str]:
     return [text for text in vocabularies.texts(folder) if len(text) < _LONG]
 
 
 @pytest.fixture(scope="module")
-def models(pytestconfig: pytest.Config, texts: list[str]) -> Iterator[list[Model]]:
+def models(folder: Path) -> Iterator[list[Model]]:
     """Those of a kind that tokenises a text as it is."""
-    folder = vocabularies.fetch(pytestconfig.cache.mkdir("vocabularies"))
-    files = sorted(folder.glob("ggml-vocab-*.gguf"))
-    loaded = [Model(ModelConfig(file, n_gpu_layers=0), vocabulary_only=True) for file in files]
+    configs = [ModelConfig(file, n_gpu_layers=0) for file in sorted(folder.glob("ggml-vocab-*.gguf"))]
+    loaded = [Model(config, vocabulary_only=True) for config in configs]
     found = [model for model in loaded if model.vocab_type in _ABLE]
     assert len(found) >= 15
     yield found
