@@ -69,29 +69,17 @@ def _retype(head: Head, dice: Random) -> None:
     key.value = (values * dice.choice((1, 1, 2, 512, 513)))[:5000] if key.array else values[0]
 
 
-def _per_layer(head: Head, dice: Random) -> None:
-    key = _single(head, dice)
-    key.array, key.value = True, [key.value] * dice.choice((0, 1, 2, 3, 512, 513))
-    if key.value and dice.random() < 0.5:
-        key.value[dice.randrange(len(key.value))] = dice.choice(INTEGERS)
-
-
 def _array(head: Head, dice: Random) -> None:
-    key = dice.choice([k for k in head.keys if k.array])
+    """Half of them have a value for each layer instead of one for all."""
+    key = dice.choice([k for k in head.keys if k.array]) if dice.random() < 0.5 else _single(head, dice)
+    if not key.array:
+        key.array, key.value = True, [key.value] * dice.choice((0, 1, 2, 3, 512, 513))
     if dice.random() < 0.5 and key.value:
         i = dice.randrange(min(len(key.value), dice.choice((3, 500))))
         key.value[i] = dice.choice(_odd(key.kind) if dice.random() < 0.6 else key.value)
     else:
         n = len(key.value)
         key.value = (key.value * 2)[: dice.choice((0, 1, 2, 100, n - 1, n // 2, 2 * n))]
-
-
-def _remove(head: Head, dice: Random) -> None:
-    head.keys.pop(dice.randrange(len(head.keys)))
-
-
-def _repeat(head: Head, dice: Random) -> None:
-    head.keys.append(dice.choice(head.keys))
 
 
 def _add(head: Head, dice: Random) -> None:
@@ -150,11 +138,8 @@ def _count(head: Head, dice: Random) -> None:
     setattr(head, name, dice.choice((*INTEGERS, len(counted) - 1, len(counted) + 1)))
 
 
-def _alignment(head: Head, dice: Random) -> None:
-    head.keys.append(Key(b"general.alignment", int(Kind.UINT32), dice.choice((*INTEGERS, 8, 16, 64, 4096))))
-
-
-_FAULTS: dict[Callable[[Head, Random], None], int] = {  # and how often they are chosen
-    _value: 10, _retype: 3, _per_layer: 2, _array: 3, _remove: 2, _repeat: 1, _add: 5, _architecture: 3,
-    _tokenizer: 2, _tensor: 4, _count: 1, _alignment: 1,
+_FAULTS: dict[Callable[[Head, Random], object], int] = {  # and how often they are chosen
+    _value: 10, _retype: 3, _array: 5, _add: 6, _architecture: 3, _tokenizer: 2, _tensor: 4, _count: 1,
+    lambda head, dice: head.keys.remove(dice.choice(head.keys)): 2,
+    lambda head, dice: head.keys.append(dice.choice(head.keys)): 1,
 }  # fmt: skip
