@@ -122,11 +122,6 @@ class Stage:
             self._thread = None
             assert self._tokens == TEXT
 
-    @property
-    def has_written(self) -> bool:
-        """Whether the last text has ended."""
-        return self._thread is None or not self._thread.is_alive()
-
     def count(self, what: str) -> int:
         return self.drafts.counts[what]
 
@@ -180,14 +175,6 @@ class Back:
 
     def hear(self) -> messages.FromLead:
         return messages.from_lead(self._next()["bytes"])
-
-    def heard(self) -> list[messages.FromLead]:
-        """What has come so far, until the lead has closed the connection."""
-        found = []
-        while not self._heard.empty():
-            if (data := self._next().get("bytes")) is not None:
-                found.append(messages.from_lead(data))
-        return found
 
     def join(self) -> Back:
         self.say(hello())
