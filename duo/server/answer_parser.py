@@ -74,10 +74,14 @@ class AnswerParser:
                 self._drop(len(self._text) - len(self._text.lstrip()))
                 self._skips_space = not self._text
             tag = END_OF_THOUGHT if self._is_reasoning else CALL if self._form.has_tools else ""
-            if not tag or tag not in self._text:
-                yield from self._show(_n_certain(self._text, tag))
+            if not tag:
+                yield from self._show(len(self._text))
                 break
-            yield from self._show(len(self._text[: self._text.index(tag)].rstrip()))
+            before, found, _ = self._text.partition(tag)
+            n_certain = len(before) - (0 if found else n_begun(before, tag))
+            yield from self._show(len(before[:n_certain].rstrip()))
+            if not found:
+                break
             n = self._text.index(tag) + len(tag)
             if self._is_reasoning:
                 self._drop(n)
@@ -104,12 +108,9 @@ class AnswerParser:
         self._start += n
 
 
-def _n_certain(text: str, tag: str) -> int:
-    """The length of the text without the white space and the beginning of `tag` that it may end with."""
-    if not tag:
-        return len(text)
-    i = text.rfind("<", max(0, len(text) - len(tag) + 1))
-    return len((text[:i] if i >= 0 and tag.startswith(text[i:]) else text).rstrip())
+def n_begun(text: str, literal: str) -> int:
+    """The length of the longest beginning of `literal` that `text` ends with."""
+    return next(n for n in range(len(literal), -1, -1) if text.endswith(literal[:n]))
 
 
 def _n_call(text: str) -> int | None:

@@ -31,15 +31,11 @@ def given(fields: msgspec.Struct, **changes: object) -> Json:
     return {name: value for name, value in (asdict(fields) | changes).items() if value is not None}
 
 
-class StreamOptions(msgspec.Struct):
-    """`stream_options`."""
-
+class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class JsonSchema(msgspec.Struct):
-    """`response_format.json_schema`."""
-
+class _JsonSchema(msgspec.Struct):
     schema: Json | None = None
 
 
@@ -47,7 +43,7 @@ class ResponseFormat(msgspec.Struct):
     """`response_format`; llama-server also accepts a schema with json_object."""
 
     type: str = "text"
-    json_schema: JsonSchema | None = None
+    json_schema: _JsonSchema | None = None
     schema: Json | None = None
 
 
@@ -71,7 +67,7 @@ class TextBody(msgspec.Struct):
     stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     logit_bias: LogitBias | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: _StreamOptions | None = None
     n: int | None = None
     response_format: ResponseFormat | None = None
     grammar: str | None = None
@@ -84,24 +80,17 @@ class TextBody(msgspec.Struct):
     duo: bool | None = None  # whether each chunk of a stream tells where its characters come from
 
 
-# Chats
-
-
-class ContentPart(msgspec.Struct):
-    """A part of a message."""
-
+class _ContentPart(msgspec.Struct):
     type: str
     text: str = ""
 
 
-class GivenFunction(msgspec.Struct):
-    """What a tool call calls. OpenAI's arguments are JSON in a string."""
-
+class _GivenFunction(msgspec.Struct):
     name: str
-    arguments: msgspec.Raw = msgspec.Raw(b"{}")  # not decoded: there may be much
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")  # OpenAI's are JSON in a string; not decoded: there may be much
 
     def plain(self) -> Json:
-        """The call for the chat template. Raises ApiError if the arguments are not a JSON object."""
+        """For the chat template. Raises ApiError if the arguments are not a JSON object."""
         try:
             arguments = msgspec.json.decode(self.arguments, type=str | Json)
             if isinstance(arguments, str):
@@ -112,21 +101,19 @@ class GivenFunction(msgspec.Struct):
         return {"name": self.name, "arguments": arguments}
 
 
-class GivenCall(msgspec.Struct, kw_only=True):
-    """A call in a message of the assistant."""
-
+class _GivenCall(msgspec.Struct, kw_only=True):
     id: str | None = None
     type: Literal["function"] = "function"
-    function: GivenFunction
+    function: _GivenFunction
 
 
 class ChatMessage(msgspec.Struct):
     """A message of a chat."""
 
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | list[_ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[GivenCall] | None = None
+    tool_calls: list[_GivenCall] | None = None
     reasoning_content: str | None = None
     tool_call_id: str | None = None
 

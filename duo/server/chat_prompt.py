@@ -10,6 +10,7 @@ import msgspec
 from duo.engine.engine import Engine
 from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, RESERVED, THINK, ChatTemplate
 from duo.llama.grammar import schema_grammar
+from duo.server.answer_parser import n_begun
 from duo.server.api import ChatBody, Function, Tool
 from duo.server.api_error import ApiError
 from duo.server.parse_request import MAX_OPTIONS, check_text
@@ -118,14 +119,8 @@ def until(name: str, literal: str, then: str, *, may_end: bool) -> list[str]:
     """
     rules = []
     for n in range(len(literal)):
-        after = {one: length for one in sorted({*literal}) if (length := _length_after(literal, n, one))}
+        after = {one: length for one in sorted({*literal}) if (length := n_begun(literal[:n] + one, literal))}
         options = [f'"{one}" {then if length == len(literal) else f"{name}-{length}"}' for one, length in after.items()]
         options += [f"[^{''.join(after)}] {name}-0", *(['""'] if may_end else [])]
         rules.append(f"{name}-{n} ::= {' | '.join(options)}")
     return rules
-
-
-def _length_after(literal: str, n: int, character: str) -> int:
-    """The length of the longest beginning of `literal` that its first `n` characters and `character` end with."""
-    text = literal[:n] + character
-    return next(length for length in range(len(text), -1, -1) if text.endswith(literal[:length]))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -73,7 +74,7 @@ class Endpoints:
         return json_response({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
-        return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(generate_latest(self._service.metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _models(self, request: Request) -> Response:
         """GET /v1/models and /v1/models/{name}."""
@@ -145,10 +146,8 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     model = engine.slot.target
     check_text(body.content, model, engine.slot.n_ctx, is_prompt=False)
     tokens = model.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
-    if not body.with_pieces:
-        return json_response({"tokens": tokens})
-    pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)}
-    return json_response({"tokens": [pieces[token] for token in tokens]})
+    pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
+    return json_response({"tokens": [pieces.get(token, token) for token in tokens]})
 
 
 def detokenize(body: DetokenizeBody, engine: Engine) -> Response:

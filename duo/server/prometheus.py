@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -109,7 +108,3 @@ class ServerMetrics(Collector):
             ("duo:round_trip_seconds", f"{round_trip}, less the time to draft it.", self._drafts.latency_s),
         ):
             yield GaugeMetricFamily(name, text, now)
-
-    def text(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-        return generate_latest(self)

@@ -109,7 +109,6 @@ class ResponseFormatter:
         return "tool_calls" if self._n_calls else "stop"
 
     def _usage(self) -> Json:
-        """OpenAI's `usage`."""
         n_prompt, n_text = len(self._text.prompt), self._text.metrics.statistics().generation.tokens
         return {
             "prompt_tokens": n_prompt,
@@ -119,7 +118,6 @@ class ResponseFormatter:
         }
 
     def _timings(self) -> Json:
-        """llama-server's `timings`."""
         statistics, n_cached = self._text.metrics.statistics(), self._text.n_cached
         prompt, text, n_read = statistics.prompt, statistics.generation, len(self._text.prompt) - n_cached
         timings: Json = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,36 +25,16 @@ _PIECES = (
 )  # fmt: skip
 
 
+CASES = Path(__file__).with_name("markdown.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n\n====\n\n")
+
+
 def rendered(page: Any, *texts: str, runs: Any = ()) -> str:
     return str(page.evaluate(_RENDER, [list(texts), list(runs)]))
 
 
-@pytest.mark.parametrize(
-    ("text", "html"),
-    [
-        ("a **b** *c* ***d*** __e__ ~~f~~", "<p>a <strong>b</strong> <em>c</em> <em><strong>d</strong></em> "
-         "<strong>e</strong> <del>f</del></p>"),
-        ("2 * 3 * 4, snake_case_name, **open", "<p>2 * 3 * 4, snake_case_name, **open</p>"),
-        ("**a *b* c** \\*d\\*", "<p><strong>a <em>b</em> c</strong> *d*</p>"),
-        ("`a*b*` ``c`d`` `", "<p><code>a*b*</code> <code>c`d</code> `</p>"),
-        ("# A #\n## B\n#C", "<h3>A</h3><h4>B</h4><p>#C</p>"),
-        ("a\nb\n\nc", "<p>a\nb</p><p>c</p>"),
-        ("- a\n  - b\n    c\n- d\n\ne", "<ul><li><p>a</p><ul><li><p>b\nc</p></li></ul></li>"
-         "<li><p>d</p></li></ul><p>e</p>"),
-        ("3. a\n4. b", '<ol start="3"><li><p>a</p></li><li><p>b</p></li></ol>'),
-        ("> a\n> > b\n\n---", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote><hr>"),
-        ("a *b [c* d](https://example.org)", "<p>a <em>b [c</em> d](<a href=\"https://example.org/\" "
-         "title=\"https://example.org/\" target=\"_blank\" rel=\"noopener noreferrer\">https://example.org</a>)</p>"),
-        ("Prices:\n| a | b \\| c |\n|:--|--:|\n| `1` | 2 |\n\nEnd", '<p>Prices:</p><div class="table" tabindex="0" '
-         'role="region" aria-label="Table"><table><thead><tr><th class="align-left">a</th><th class="align-right">'
-         'b | c</th></tr></thead><tbody><tr><td class="align-left"><code>1</code></td><td class="align-right">2</td>'
-         "</tr></tbody></table></div><p>End</p>"),
-        ("```python\nx = '**a**'\n\n# b\n", '<div class="code"><div class="code-head"><span>python</span>'
-         '<button type="button" class="quiet copy-code">Copy code</button></div><pre tabindex="0" dir="ltr">'
-         "<code>x = '**a**'\n\n# b</code></pre></div>"),
-    ],
-)  # fmt: skip
-def test_elements(page: Any, text: str, html: str) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_elements(page: Any, case: str) -> None:
+    text, html = case.split("\n=>\n")
     assert rendered(page, text) == html
 
 

@@ -19,7 +19,7 @@ QUESTION = "What is the capital of France?"
 
 @pytest.mark.parametrize("client", ["openai", "langchain", "instructor", "litellm"])
 def test_client(run: Run, lead: LeadProcess, client: str) -> None:
-    run("python", Path(__file__).with_name(f"with_{client}.py"), lead.url)
+    run("python", Path(__file__).with_name("programs.py"), client, lead.url)
 
 
 @pytest.mark.parametrize("place", PROGRAMS)
