@@ -19,19 +19,22 @@ Both rules return a number of candidates. One larger than `len(chances)` means: 
 """
 
 import math
-from collections.abc import Sequence
-
-from duo.spec.forecast import Forecast
+from collections.abc import Callable, Sequence
 
 _HOPELESS = 0.02  # survival below which a candidate is not worth waiting for
 
 
 def best_batch(
-    chances: Sequence[float], target_s: Sequence[float], forecast: Forecast, mean: float, next_s: float, draft_s: float
+    chances: Sequence[float],
+    target_s: Sequence[float],
+    rate: float,
+    mean: float,
+    next_s: float,
+    draft_s: float,
+    worth_of: Callable[[float], float] = lambda _: 0.0,
 ) -> tuple[int, float]:
-    """The number of candidates with the highest value, and this."""
-    rate, n_ready = forecast.rate, len(chances)
-    is_drafting = bool(draft_s) and next_s < math.inf
+    """The number of candidates with the highest value, and this. `worth_of` a head start: see Forecast."""
+    n_ready, is_drafting = len(chances), bool(draft_s) and next_s < math.inf
     # The head start includes the finished part of the token in progress.
     head_start = n_ready + (1 - next_s / draft_s if is_drafting else 0.0)
     survival, expected, wait_s = 1.0, 0.0, 0.0
@@ -47,7 +50,7 @@ def best_batch(
         if survival < _HOPELESS and k > n_ready:
             break
         head_start_then = head_start - k - 1 + (seconds / draft_s if is_drafting else 0.0)
-        value = expected - rate * seconds + survival * forecast.worth_of(head_start_then)
+        value = expected - rate * seconds + survival * worth_of(head_start_then)
         if value > best_value:
             best, best_value = k, value
     return best, best_value
@@ -80,7 +83,7 @@ def best_in_order(
         here = chances[k : k + 1]
         waits = (0.0, 0.0) if here else (next_s, draft_s)
         # What follows adds tokens only if all before survives: time costs so many more of them.
-        if not survival or not best_batch(here, target_s[k:], Forecast(rate / survival), mean, *waits)[0]:
+        if not survival or not best_batch(here, target_s[k:], rate / survival, mean, *waits)[0]:
             return k
         if not here:
             return k + 1

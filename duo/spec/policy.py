@@ -8,7 +8,7 @@ sustainable rate (duo/spec/forecast.py), and λ determines the number of candida
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from duo.config import MAX_BRANCHES, DraftConfig
 from duo.spec.calibration import Calibration, Lookahead
@@ -74,7 +74,7 @@ class Policy(Learner):
                 _weigh(chances, theirs, n_same)
             if theirs:
                 found.append((other.origin, theirs, n_same))
-        n, value = self._best_drafted(chances, n_max, drafted.next_s)
+        n, value = self._best_drafted(chances, n_max, rate, drafted.next_s)
         best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
         asks = n > 0 and not chances and self.schedule is Schedule.SYNC and not self._in_order
         curve = self.costs.curve(self.n_max + 1, self._lookup_doubt) if found else ()
@@ -90,22 +90,21 @@ class Policy(Learner):
                 best, value = Decision(n_found, origin=origin), found_value
         return best
 
-    def _best_drafted(self, chances: Sequence[float], n_max: int, next_s: float) -> tuple[int, float]:
+    def _best_drafted(self, chances: Sequence[float], n_max: int, rate: float, next_s: float) -> tuple[int, float]:
         """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
-        costs, rate = self.costs, self._value_of_time
-        curve, draft_s = costs.curve(self.n_max + 1)[: n_max + 1], costs.draft_s
+        costs, forecast = self.costs, self._forecast
         if self.schedule is Schedule.OFF:
-            return 0, 1 - rate * curve[0]
-        mean, least, forecast = self.calibration.mean, int(self._must_draft), self._forecast
-        expected = forecast if rate == self.rate else replace(forecast, rate=rate)
+            return 0, 1 - rate * costs.target_s(1)
+        curve, draft_s = costs.curve(self.n_max + 1)[: n_max + 1], costs.draft_s
+        mean, least = self.calibration.mean, int(self._must_draft)
         if self._in_order:
             n = best_in_order(chances, curve, rate, mean, next_s, draft_s)
             if not chances and next_s < math.inf:
                 n = max(n, least)
             # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so
             # it is made as if none had been drafted yet.
-            return n, best_batch((), curve, expected, mean, draft_s or math.inf, draft_s)[1]
-        n, value = best_batch(chances, curve, expected, mean, next_s, draft_s)
+            return n, best_batch((), curve, rate, mean, draft_s or math.inf, draft_s, forecast.worth_of)[1]
+        n, value = best_batch(chances, curve, rate, mean, next_s, draft_s, forecast.worth_of)
         if self.schedule is Schedule.SYNC:
             n = len(chances)
             if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
