@@ -26,6 +26,7 @@ _SURVIVALS = 41  # states of survival, from 0 to 1
 _SURVIVAL = np.linspace(0, 1, _SURVIVALS)
 
 Integers = npt.NDArray[np.int64]
+Chances = Sequence[tuple[float, float]]  # each (share of the candidates, probability that one is accepted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,13 @@ class Forecast:
 
 
 def taking_turns(
-    target_s: Sequence[float],
-    draft_s: float,
-    chances: Sequence[tuple[float, float]],
-    pair_s: float,
-    latency_s: float = 0.0,
+    target_s: Sequence[float], draft_s: float, chances: Chances, pair_s: float, latency_s: float = 0.0
 ) -> Forecast:
     """Schedule sync: the draft makes some tokens, then the target verifies them.
 
-    `chances`: each (share of the candidates, probability that one is accepted): the draft stops by the confidence of
-    its tokens. `pair_s`: the draft's time for two tokens in one decode, as which it reads the last candidate and the
-    bonus token after all candidates were accepted. `latency_s`: the round trip to the draft.
+    `chances` by confidence, by which the draft stops. `pair_s`: the draft's time for two tokens in one decode, as which
+    it reads the last candidate and the bonus token after all candidates were accepted. `latency_s`: the round trip to
+    the draft.
 
     The best constant number of candidates (Leviathan et al. 2023, with measured costs) or, if it is better, the best
     rule of stopping, by policy iteration (Howard 1960). The state is the number of candidates k and their survival s,
@@ -98,7 +95,7 @@ def taking_turns(
         best = Forecast(rate, n, n, stop=tuple(reversed(stop)))
 
 
-def _onward(chances: Sequence[tuple[float, float]]) -> Floats:
+def _onward(chances: Chances) -> Floats:
     """For each survival of the grid, the weights of the survivals after one more candidate."""
     found = np.zeros((_SURVIVALS, _SURVIVALS))
     rows = np.arange(_SURVIVALS)

@@ -62,12 +62,11 @@ class PairModel:
             alone, both, slower = CostModel(), CostModel(), DEFAULT.slower
             alone.relatives = [(both, _AS_FAST)]
             both.relatives = [(alone, _AS_FAST if self.separate_devices else slower)]
-            for earlier in self._costs.values():
-                for mine, theirs in zip((alone, both), earlier, strict=True):
-                    mine.relatives.append((theirs, slower))
-                    theirs.relatives.append((mine, _AS_FAST))
-                both.relatives.append((earlier[0], slower))
-                earlier[1].relatives.append((alone, slower))
+            for earlier_alone, earlier_both in self._costs.values():
+                alone.relatives += [(earlier_alone, slower)]
+                both.relatives += [(earlier_both, slower), (earlier_alone, slower)]
+                earlier_alone.relatives += [(alone, _AS_FAST)]
+                earlier_both.relatives += [(both, _AS_FAST), (alone, slower)]
             self._costs[n_cores] = alone, both
         return self._costs[n_cores]
 

@@ -92,11 +92,10 @@ class Policy(Learner):
 
     def _best_drafted(self, chances: Sequence[float], n_max: int, rate: float, next_s: float) -> tuple[int, float]:
         """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
-        costs, forecast = self.costs, self._forecast
+        curve, forecast = self.costs.curve(self.n_max + 1)[: n_max + 1], self._forecast
         if self.schedule is Schedule.OFF:
-            return 0, 1 - rate * costs.target_s(1)
-        curve, draft_s = costs.curve(self.n_max + 1)[: n_max + 1], costs.draft_s
-        mean, least = self.calibration.mean, int(self._must_draft)
+            return 0, 1 - rate * curve[0]
+        draft_s, mean, least = self.costs.draft_s, self.calibration.mean, int(self._must_draft)
         if self._in_order:
             n = best_in_order(chances, curve, rate, mean, next_s, draft_s)
             if not chances and next_s < math.inf:
@@ -168,22 +167,8 @@ class Policy(Learner):
 
 
 def policy_for(
-    drafting: DraftConfig,
-    draft_threads: Sequence[int] = (1,),
-    *,
-    remote: bool = False,
-    separate_devices: bool = False,
-    aborts: bool = True,
-    kind: type[Policy] = Policy,
+    drafting: DraftConfig, draft_threads: Sequence[int] = (1,), kind: type[Policy] = Policy, **options: bool
 ) -> Policy:
-    """A policy with the limits that a user has set for `drafting`; the rest: see PairModel."""
-    return kind(
-        drafting.n_max,
-        drafting.n_ahead,
-        schedules_of(drafting),
-        draft_threads,
-        remote=remote,
-        separate_devices=separate_devices,
-        branches=drafting.branches,
-        aborts=aborts,
-    )
+    """A policy with the limits that a user has set for `drafting`; the `options`: see PairModel."""
+    schedules, branches = schedules_of(drafting), drafting.branches
+    return kind(drafting.n_max, drafting.n_ahead, schedules, draft_threads, branches=branches, **options)

@@ -10,6 +10,7 @@ agreement" in streaming speech recognition: Liu, Spanakis and Niehues 2020), and
 Offsets are in bytes from the end of the prompt. A *fragment* is a piece from the middle of a text.
 """
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
@@ -78,7 +79,7 @@ class Translator:
         self._drafted = bytearray()  # the draft's text
         self._n_common = 0  # bytes at the start of both
         self._tokens: list[_Drafted] = []  # the draft's after the prompt: those it was told, then its own
-        self._end: int | None = None  # index of the first of its own that ends the text
+        self._end = sys.maxsize  # index of the first of its own that ends the text, if there is one
         self._n_told = 0  # of _tokens
         self._n_kept = 0  # of those told, how many are unchanged
         self._is_open = False  # see TranslatedUpdate
@@ -139,9 +140,9 @@ class Translator:
             self._n_common = self._offset(self._n_told)
             del self._drafted[self._n_common :]
         piece = self._draft.piece(token)
-        if self._end is None and (not piece or self._draft.is_end(token)):
-            self._end = len(self._tokens)
-        if self._end is None:
+        if not piece or self._draft.is_end(token):
+            self._end = min(self._end, len(self._tokens))
+        if self._end > len(self._tokens):
             self._drafted += piece
             self._compare()
         self._tokens.append(_Drafted(token, len(self._drafted), confidence))
@@ -154,7 +155,8 @@ class Translator:
         The first may replace a token that was offered for its position, with all that follow. With `replace` false this
         is not possible: nothing is offered until the target has contradicted the token.
         """
-        n_stable = len(self._latest) if self._end is not None else _n_same(self._latest, self._previous)
+        has_ended = self._end < len(self._tokens)
+        n_stable = len(self._latest) if has_ended else _n_same(self._latest, self._previous)
         is_late = self._n_silent >= _PATIENCE
         wanted = self._latest if tentative or is_late else self._latest[:n_stable]
         n = _n_same(wanted, self._offered)
@@ -179,8 +181,7 @@ class Translator:
 
     def _n_within(self, end: int) -> int:
         """How many of the draft's tokens end at offset `end` or earlier, without those from the end of the text on."""
-        n = bisect_right(self._tokens, end, key=_end)
-        return n if self._end is None else min(n, self._end)
+        return min(bisect_right(self._tokens, end, key=_end), self._end)
 
     # Towards the draft
 
@@ -201,7 +202,7 @@ class Translator:
         self._drafted[start:] = text
         self._n_common = self._origin = n_whole
         self._n_kept = min(self._n_kept, i)
-        self._end = None
+        self._end = sys.maxsize
         in_word = bool(text) and (text[-1:].isalnum() or text[-1] >= 0x80)
         self._is_open = bool(tokens) and in_word and text.endswith(pieces[-1])
         self.n_retold += 1
@@ -231,7 +232,7 @@ class Translator:
         Those of a text that ends there, or that the target cannot spell, are followed by its end token.
         """
         start, end = len(self._text), whole(self._drafted, self._offset(n))
-        if self._n_common < start or start > end or (start == end and not self._has_end(n)):
+        if self._n_common < start or start > end or (start == end and self._end >= n):
             return []
         if start - self._origin > _SPAN:
             space = self._text.rfind(b" ", start - _SPAN, start)
@@ -268,17 +269,13 @@ class Translator:
 
         The draft would otherwise continue without limit, because it pauses for candidates that are unlikely.
         """
-        if at == end and not self._has_end(n):
+        if at == end and self._end >= n:
             return []
         first, sure = self._first(at), 0.0
-        if self._end is not None and at == len(self._drafted):
+        if self._end < len(self._tokens) and at == len(self._drafted):
             first, sure = self._end, self._tokens[self._end].confidence
         filler = max(self._target.end, 0)
         return [Offered(at + i, filler, 0.0 if i else sure) for i in range(n - first)]
-
-    def _has_end(self, n: int) -> bool:
-        """Whether one of the draft's first `n` tokens ends the text."""
-        return self._end is not None and self._end < n
 
 
 def _n_same(a: Sequence[Offered], b: Sequence[Offered]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.virtual import constant, replay
+from benchmarks.virtual import MODE, constant, replay
 from duo.config import MAX_THREADS
 from duo.spec.constants import DEFAULT
 from duo.spec.pair import Machine
@@ -21,15 +21,8 @@ from tests.unit.spec.policies import ASYNC, FLAT, OFF, SLOW_TARGET, SYNC, decide
 STEP = StepCost(0, 0.1, 0.1)
 
 
-class Greedy(Policy):
-    """All of its texts are of one mode of sampling: without a mode, acceptance is not kept."""
-
-    def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "greedy") -> None:
-        super().begin(n_prompt, n_room, mode)
-
-
 def replayed(machine: Machine, acceptance: float, *, separate: bool = False) -> Policy:
-    made = Greedy(8, N_AHEAD, separate_devices=separate)
+    made = Policy(8, N_AHEAD, separate_devices=separate)
     replay(made, machine, constant(acceptance), 2000)
     return made
 
@@ -96,12 +89,11 @@ def test_statistics_are_json(learned: dict[str, Policy]) -> None:
 
 def test_a_live_policy_forgets_nothing_between_texts() -> None:
     """Unlike what is kept in a file, which counts little when it is restored."""
-    made = replayed(TWO_CORES, 0.9)
-    made.begin(10)
-    before = made.state(), [made.alone.target(n).n for n in range(1, 10)], made.rates()
+    made, found = replayed(TWO_CORES, 0.9), []
     for _ in range(100):
-        made.begin(10)
-    assert (made.state(), [made.alone.target(n).n for n in range(1, 10)], made.rates()) == before
+        made.begin(10, mode=MODE)
+        found.append((made.state(), [made.alone.target(n).n for n in range(1, 10)], made.rates()))
+    assert found == 100 * found[:1]
     assert (made.schedule, [change.tokens for change in made.chooser.changes]) == (SYNC, [0])
     assert not made.scores
 
@@ -156,10 +148,10 @@ def test_with_a_remote_draft_the_target_is_first_measured_alone() -> None:
 @pytest.mark.parametrize("name", ["separate", "two cores"])
 def test_another_run_begins_with_the_best_known_schedule(learned: dict[str, Policy], name: str) -> None:
     first = learned[name]
-    second = another_run(Greedy(8, N_AHEAD, separate_devices=first.separate_devices), first)
+    second = another_run(Policy(8, N_AHEAD, separate_devices=first.separate_devices), first)
     assert second.alone.target_s(1) == pytest.approx(first.alone.target_s(1))
     assert second.concurrent.draft_s == pytest.approx(first.concurrent.draft_s)
-    second.begin(10)
+    second.begin(10, mode=MODE)
     assert second.schedule is max(first.rates(), key=first.rates().__getitem__)
 
 
@@ -173,7 +165,7 @@ def test_a_profile_that_wrongly_says_that_drafting_does_not_pay_is_found_out(
     if acceptance is not None:
         kept = state["acceptance"]["greedy"]
         kept["accepted"], kept["mean"] = [acceptance] * len(kept["accepted"]), acceptance
-    made = Greedy(8, N_AHEAD)
+    made = Policy(8, N_AHEAD)
     made.restore(state)
     found = [replay(made, TWO_CORES, constant(0.9, seed), 256) for seed in range(2)]
     assert (found[0].tokens_in[OFF] == 0) is ((factor, acceptance) == (1.0, None))
@@ -224,9 +216,9 @@ def test_nothing_of_a_damaged_state_is_restored(name: str, value: object) -> Non
 
 def test_a_draft_of_which_nothing_is_known_has_the_budget_of_a_first_text() -> None:
     """Also where T(n) is known, from the target alone or from another draft."""
-    made, found = Greedy(8, N_AHEAD), []
+    made, found = Policy(8, N_AHEAD), []
     for n_scored in (0, 0, 24, 0):
-        made.begin(10)
+        made.begin(10, mode=MODE)
         made.learn_step(1, STEP)
         found.append(made.chooser.budget.credit_s / 0.1)
         made.learn_scores(scores(0.5, n_scored))

@@ -47,9 +47,8 @@ def test_coupled_models_agree_nearly_as_often_as_their_distributions_overlap() -
 
 def test_sampling_does_not_modify_the_logits() -> None:
     logits, config = LOGITS.copy(), replace(OPEN, logit_bias=((0, -5.0),), repeat_penalty=1.5)
-    Coupled(config).guess(logits, 3, [1, 2])
-    Proposer(config).guess(logits, 3, [1, 2])
-    Proposer(config).judge(logits, 3, [1, 2])
+    for choose in (Coupled(config).guess, Proposer(config).guess, Proposer(config).judge):
+        choose(logits, 3, [1, 2])
     assert (logits == LOGITS).all()
 
 

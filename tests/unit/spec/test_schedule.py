@@ -1,5 +1,6 @@
 """The choice among schedules. The target alone takes 0.1 s per token."""
 
+import math
 from collections.abc import Collection
 
 import pytest
@@ -179,31 +180,19 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
     assert after_review(chooser, rates(sequential=20.0), entry_s) is then
 
 
-# The budget
-
-
-def begun(n_room: int | None = None, *, is_first: bool = False) -> Budget:
-    """After a first step without cost, gain or loss."""
-    budget = Budget(DEFAULT.first, DEFAULT.later)
-    budget.begin(n_room, is_first=is_first)
-    budget.step(0.0, 0.0, ALONE_S)
-    return budget
-
-
 @pytest.mark.parametrize(
     ("is_first", "n_room", "tokens"),
     [(True, None, 9.5), (False, None, 2.0), (True, 4096, 9.5), (True, 100, 5.0), (False, 20, 1.0), (False, 40, 2.0)],
 )
-def test_a_text_begins_with_a_number_of_tokens_and_at_most_a_share_of_a_limited_one(
+def test_a_text_begins_with_tokens_at_most_a_share_of_a_limited_one_and_once_counts_as_the_first(
     is_first: bool, n_room: int | None, tokens: float
 ) -> None:
-    assert begun(n_room, is_first=is_first).credit_s == pytest.approx(tokens * ALONE_S)
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_text_in_which_earlier_knowledge_is_wrong_counts_as_the_first_once(is_first: bool) -> None:
-    budget = begun(is_first=is_first)
+    """That is if what was known before is wrong."""
+    budget = Budget(DEFAULT.first, DEFAULT.later)
+    budget.begin(n_room, is_first=is_first)
+    budget.step(0.0, 0.0, ALONE_S)
+    assert budget.credit_s == pytest.approx(tokens * ALONE_S)
     budget.spend(0.1)
     for _ in range(3):
         budget.begin_again()
-        assert budget.credit_s == pytest.approx(9.5 * ALONE_S - 0.1)
+        assert budget.credit_s == pytest.approx(min(9.5, 0.05 * (n_room or math.inf)) * ALONE_S - 0.1)
