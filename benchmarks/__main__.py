@@ -28,6 +28,8 @@ _BUSY = 0.5  # load before the first run that causes a warning
 
 
 def parser() -> argparse.ArgumentParser:
+    installed = Path(sys.executable).parent / "duo"
+    duo = [str(installed)] if installed.exists() else [sys.executable, "-m", "duo.cli.main"]
     names = "\n".join(f"  {name:<16}{scenario.about}" for name, scenario in SCENARIOS.items())
     found = argparse.ArgumentParser(
         prog="python -m benchmarks", description=f"Run one scenario:\n\n{names}",
@@ -43,16 +45,10 @@ def parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="NAME", default=(), help="only contestants whose names start with NAME")
     add("--minutes", type=float, default=math.inf, metavar="M", help="as many rounds as fit, at least one")
     add("--machine", default="", metavar="FILE[:PAIR]", help="two-devices: emulate this machine file")
-    add("--duo", type=split, default=_duo_command(), metavar="COMMAND", help="command that starts duo")
+    add("--duo", type=split, default=duo, metavar="COMMAND", help="command that starts duo")
     add("--peers", type=Path, default=PEERS, metavar="DIR", help="folder of llama.cpp's programs")
     add("--json", type=Path, metavar="FILE", help="write all figures to FILE, the tables to FILE with suffix .md")
     return found
-
-
-def _duo_command() -> list[str]:
-    """The `duo` command of this interpreter, or else the module in this repository."""
-    installed = Path(sys.executable).parent / "duo"
-    return [str(installed)] if installed.exists() else [sys.executable, "-m", "duo.cli.main"]
 
 
 def main() -> int:
@@ -63,15 +59,14 @@ def main() -> int:
     if options.models:
         own, prompts = options.models, next(iter(pairs.values()))[2]
         pairs = {own[0].stem: (lambda: own[0], lambda: own[1], prompts)}
-    facts = circumstances()
+    facts, passed = circumstances(), True
     document: dict[str, Any] = {**facts, **git_commit(), "scenario": name, "pairs": {}}
     if facts["load_before"] > _BUSY:
         note(f"the machine is busy (load {facts['load_before']}): the figures will vary")
-    shared = ", ".join([*facts["hardware"]["shared_caches"], "memory"])
-    cores = f"{facts['hardware']['usable_cores']} cores, which share {shared}"
-    lines = [f"# {name}\n\n{scenario.about}. {facts['hardware']['cpu']}, {cores}; {facts['date'][:10]}"]
+    hardware = facts["hardware"]
+    cores = f"{hardware['usable_cores']} cores, which share {', '.join([*hardware['shared_caches'], 'memory'])}"
+    lines = [f"# {name}\n\n{scenario.about}. {hardware['cpu']}, {cores}; {facts['date'][:10]}"]
     print(lines[0])
-    passed = True
     for pair, (target, draft, prompts) in pairs.items():
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             try:
@@ -105,9 +100,8 @@ def main() -> int:
 def git_commit() -> dict[str, Any]:
     """The commit of the working tree, and whether there are uncommitted changes."""
     git = partial(subprocess.run, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    commit = git(["git", "rev-parse", "HEAD"]).stdout.strip()
-    changes = git(["git", "status", "--porcelain"]).stdout
-    return {"commit": commit or None, "changed": bool(changes)}
+    commit, changes = (git(["git", *words]).stdout for words in (["rev-parse", "HEAD"], ["status", "--porcelain"]))
+    return {"commit": commit.strip() or None, "changed": bool(changes)}
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Setup:
 
     @property
     def job(self) -> Job:
-        """The job of all contestants, without the prompt."""
+        """That of all contestants, without the prompt."""
         return Job(self.target, self.draft, "", Path("PROMPT"), self.n_tokens, N_CTX)
 
     def config(self, name: str) -> dict[str, str]:
@@ -134,11 +134,10 @@ def speculative(
     setup: Setup, threads: Sequence[str] = ("1+1", "2"), p_mins: Sequence[float] = P_MIN
 ) -> list[Contestant]:
     """llama-speculative-simple with all combinations of settings; threads "1+1": one per model, "2": two for both."""
-    found = []
+    found, path = [], setup.program(SPECULATIVE)
     for setting, n_max, p_min in product(threads, N_MAX, p_mins):
         target, _, draft = setting.partition("+")
-        more = drafting(int(draft or target), n_max, p_min)
-        program = Program(SPECULATIVE, setup.program(SPECULATIVE), int(target), more)
+        program = Program(SPECULATIVE, path, int(target), drafting(int(draft or target), n_max, p_min))
         name = f"{SPECULATIVE} -t {setting}" + (f" p={p_min:g}" if p_min else "")
         found.append(Contestant(name, program, n_max=str(n_max)))
     return found
@@ -146,10 +145,10 @@ def speculative(
 
 def ngrams(setup: Setup) -> list[Contestant]:
     """llama-speculative-simple with candidates from the text itself."""
-    found = []
+    found, path = [], setup.program(SPECULATIVE)
     for name, sizes in NGRAMS.items():
         kind = name.split()[0]
         more = [word for size in sizes.split() for word in f"--spec-{kind}-{size}".split("=")]
-        program = Program(SPECULATIVE, setup.program(SPECULATIVE), usable_cores(), ["--spec-type", kind, *more])
+        program = Program(SPECULATIVE, path, usable_cores(), ["--spec-type", kind, *more])
         found.append(Contestant(f"{SPECULATIVE} {name}", program))
     return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.contestants import ALONE, N_CTX, Setup, commands, duo
 from benchmarks.models import ON_A_CARD, Q4_0, smollm2
@@ -29,8 +30,7 @@ BARS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """Numbers of target layers on the GPU."""
 
     partial: Sequence[int]  # offloads without a draft

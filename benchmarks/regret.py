@@ -152,7 +152,7 @@ def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]
     for name in WRONG:
         title = f"wrong profile, {name}: second half over the oracle, 10th percentile"
         bars.append(Verdict(title, percentile([each.wrong[name] for each in found], 10), least=0.95))
-    right = Range(sum(each >= CLOSE for each in advices) / len(advices), None, None) if advices else None
+    right = Range(sum(each >= CLOSE for each in advices) / len(advices)) if advices else None
     return [*bars, Verdict("advice of plan: share within 3 % of the best schedule", right, least=0.97)]
 
 
@@ -161,8 +161,7 @@ def harms(runs: Sequence[Run]) -> list[float]:
 
 
 def percentile(values: Sequence[float], q: float) -> Range | None:
-    """The `q`th percentile; None without values."""
-    return Range(float(np.percentile(values, q)), None, None) if values else None
+    return Range(float(np.percentile(values, q))) if values else None
 
 
 def tables(found: Sequence[Judged], advices: Sequence[float]) -> Iterator[str]:
@@ -239,9 +238,8 @@ def main() -> int:
         accepted = "recorded texts" if each.acceptance is None else f"accepted {each.acceptance}"
         wrong = ", ".join(f"{name} {share:.3f}" for name, share in each.wrong.items())
         print(f"{each.name}, t_d {each.draft:.3f} T(1), {accepted}", *each.details, f"  {wrong}", sep="\n")
-    print("\n".join(tables(found, advices)))
     bars = verdicts(found, advices)
-    print("\n".join(map(str, bars)))
+    print(*tables(found, advices), *bars, sep="\n")
     return int(any(bar.passed is False for bar in bars))
 
 

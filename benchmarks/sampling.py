@@ -46,7 +46,7 @@ class Sampling(Scenario):
         rates = Comparison("", contestants=_contestants, baseline="temperature 0, coupled", columns=columns)
         results, complete = rates.measure(setup)
         accepted, cost_s = acceptance(setup), _cost_s()
-        lines = [["temperature", *(f"{way} %" for way in accepted[0.0])]]
+        lines = [["temperature", *(f"{way} %" for way in _WAYS)]]
         lines += [[f"{t:g}", *(f"{100 * share:.1f}" for share in found.values())] for t, found in accepted.items()]
         verdicts = []
         for other, t, least in _BARS:

@@ -58,12 +58,9 @@ def written(
 ) -> list[int]:
     """The target's tokens after `prompt`, up to the end of its text."""
     target.rollback(0)
-    logits, tokens = decode_all(target, prompt), list[int]()
-    while len(tokens) < n_tokens:
-        tokens.append(sampler.sample(logits[-1], len(tokens)))
-        if is_end(tokens[-1]):
-            break
-        logits = target.decode(tokens[-1:])
+    tokens = list[int]()
+    while not tokens or (len(tokens) < n_tokens and not is_end(tokens[-1])):
+        tokens.append(sampler.sample(decode_all(target, tokens[-1:] or prompt)[-1], len(tokens)))
     return tokens
 
 

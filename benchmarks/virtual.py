@@ -72,14 +72,9 @@ def recorded(scores: Sequence[tuple[float, bool]]) -> Guesses:
 
 
 def replay(
-    policy: Policy,
-    machine: Machine,
-    guesses: Guesses,
-    n_tokens: int,
-    n_prompt: int = 1,
-    seed: int = 0,
+    policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int, n_prompt: int = 1, seed: int = 0,
     ranks: Sequence[float] = DEFAULT.ranks,
-) -> Replay:
+) -> Replay:  # fmt: skip
     """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`.
 
     The draft has not decoded the prompt. Where it is wrong, the right token is its alternative of rank r with
@@ -99,20 +94,22 @@ def replay(
     target.read(prompt[:-1])
     metrics, guesser = Metrics(clock), _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
     generate(target, draft, policy, prompt, n_tokens, metrics, guesser, _Verifier())
-    return _result(metrics)
+    found = Replay(
+        n_verified=[step.n_candidates for step in metrics.steps],
+        n_contradicted=metrics.contradictions.total(),
+        n_prepared=metrics.hits.total(),
+        n_opened=metrics.n_prepared,
+    )
+    for step in metrics.steps:
+        found.add(step.n_tokens, step.end)
+        found.tokens_in[step.schedule] += step.n_tokens
+    return found
 
 
 def generate(
-    target: Decoder,
-    draft: Decoder | None,
-    policy: Policy | None,
-    prompt: Sequence[int],
-    n_tokens: int,
-    metrics: Metrics,
-    guesser: Guesser,
-    verifier: Verifier,
-    others: Sequence[Source] = (),
-) -> None:
+    target: Decoder, draft: Decoder | None, policy: Policy | None, prompt: Sequence[int], n_tokens: int,
+    metrics: Metrics, guesser: Guesser, verifier: Verifier, others: Sequence[Source] = (),
+) -> None:  # fmt: skip
     """Let the engine write `n_tokens`, with one thread for each model. `others`: sources besides the draft."""
     ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
     session = Session(prompt, target.n_vocab)
@@ -134,19 +131,6 @@ def drafting_s(machine: Machine, n_sequences: int) -> float:
     """Time for a concurrent decode of the draft, of one token in each of `n_sequences`."""
     known = machine.branch_s or (machine.concurrent_draft_s,)
     return known[min(n_sequences, len(known)) - 1] * max(1.0, n_sequences / len(known))
-
-
-def _result(metrics: Metrics) -> Replay:
-    found = Replay(
-        n_verified=[step.n_candidates for step in metrics.steps],
-        n_contradicted=metrics.contradictions.total(),
-        n_prepared=metrics.hits.total(),
-        n_opened=metrics.n_prepared,
-    )
-    for step in metrics.steps:
-        found.add(step.n_tokens, step.end)
-        found.tokens_in[step.schedule] += step.n_tokens
-    return found
 
 
 class NoisyPolicy(Policy):

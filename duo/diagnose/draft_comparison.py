@@ -127,7 +127,7 @@ class DraftComparison:
 
     def lookup(self) -> LookupFigures:
         """What the lookup of candidates would bring."""
-        return replay_lookup(self._measured.times(self._n_threads), self.texts, self.n_max)
+        return replay_lookup(self._measured.target[self._n_threads], self.texts, self.n_max)
 
     def _meter(
         self, draft: Decoder | None, show: Progress, n_threads: int, n_groups: float

@@ -109,10 +109,9 @@ class Meter:
         both = [Group(split, concurrent_sizes or self._sizes) for split in splits]
         self._measure([*alone, *drafts, *both])
         found = Measurements(
-            target={(group.threads[0], n): seconds for group in alone for n, seconds in group.times.items()},
-            draft={group.threads[1]: group.times[1] for group in drafts if 1 in group.times},
-            pair={group.threads[1]: group.times[2] for group in drafts if 2 in group.times},
-            concurrent={group.threads: (group.times, group.concurrent.seconds) for group in both if group.times},
+            {group.threads[0]: group.times for group in alone if group.times},
+            {group.threads[1]: group.times for group in drafts if group.times},
+            {group.threads: (group.times, group.concurrent.seconds) for group in both if group.times},
             doubts=self.doubts,
         )
         asked = ((alone, found.target), (drafts, found.draft), (both, found.concurrent))

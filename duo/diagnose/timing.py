@@ -12,18 +12,18 @@ from duo.config import AUTO_DRAFT
 from duo.spec.policy import Policy
 
 ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
+Times = dict[int, float]  # seconds, by tokens in the batch
 _ERROR = 0.1  # largest standard error of a median, relative to it
 
 
 @dataclass(slots=True)
 class Measurements:
-    """Times in seconds."""
+    """Times in seconds, by threads, and then by tokens in the batch."""
 
-    target: dict[tuple[int, int], float] = field(default_factory=dict)  # by (threads, tokens in the batch)
-    draft: dict[int, float] = field(default_factory=dict)  # by threads
-    pair: dict[int, float] = field(default_factory=dict)  # the draft's for two tokens in one decode, by threads
-    # Concurrent, by threads of (target, draft): the target's times by tokens in the batch, and the draft's time.
-    concurrent: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
+    target: dict[int, Times] = field(default_factory=dict)
+    draft: dict[int, Times] = field(default_factory=dict)  # for one token, and for two
+    # Concurrent, by threads of (target, draft): the target's times, and the draft's for one token.
+    concurrent: dict[tuple[int, int], tuple[Times, float]] = field(default_factory=dict)
     branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
     doubts: str = ""  # why the times are not reliable; empty: they are
@@ -31,40 +31,36 @@ class Measurements:
     @property
     def fastest_draft(self) -> int:
         """The number of threads with which the draft is fastest."""
-        return min(self.draft, key=self.draft.__getitem__)
+        return min(self.draft, key=lambda n: self.draft[n][1])
 
     @property
     def acceptance(self) -> float:
         """The share of the draft's predictions that are right."""
         return sum(right for _, right in self.scores) / len(self.scores) if self.scores else 0.0
 
-    def times(self, n_threads: int) -> dict[int, float]:
-        """The target's times alone on so many threads, by tokens in the batch."""
-        return {n: seconds for (threads, n), seconds in sorted(self.target.items()) if threads == n_threads}
-
     def add_scores(self, scored: Sequence[tuple[list[tuple[float, bool]], float]]) -> None:
         """Add what Meter.score() has returned for each text; the draft's times become those of a target's token."""
         self.scores = [score for scores, _ in scored for score in scores]
         factor = sum(ratio for _, ratio in scored) / len(scored)
-        self.draft, self.pair = ({n: factor * s for n, s in times.items()} for times in (self.draft, self.pair))
+        self.draft = {threads: {n: factor * s for n, s in times.items()} for threads, times in self.draft.items()}
         self.concurrent = {split: (times, factor * seconds) for split, (times, seconds) in self.concurrent.items()}
 
     def policy(self, n_target: int, split: tuple[int, int], n_max: int = AUTO_DRAFT) -> Policy:
         """A policy that has learned what was measured with these threads: of the target alone, and of both."""
-        n_draft, alone = self.fastest_draft, self.times(n_target)
+        n_draft, alone = self.fastest_draft, self.target[n_target]
         policy = Policy(n_max, 2 * n_max, draft_threads=(n_draft,), branches=None)
         policy.begin(0, mode="greedy")
         concurrent, concurrent_draft_s = self.concurrent[split]
         # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
-        draft_s = self.draft[n_draft]
+        draft_s = self.draft[n_draft][1]
         concurrent_draft_s = max(draft_s, concurrent_draft_s)
         for n, seconds in alone.items():
             policy.alone.add_target(n, seconds)
         for n, seconds in concurrent.items():
             policy.concurrent.add_target(n, max(seconds, alone.get(n, 0.0)))
         policy.alone.add_draft(draft_s, n_draft)
-        if n_draft in self.pair:
-            policy.alone.add_pair(max(draft_s, self.pair[n_draft]))
+        if 2 in self.draft[n_draft]:
+            policy.alone.add_pair(max(draft_s, self.draft[n_draft][2]))
         policy.concurrent.add_draft(concurrent_draft_s)
         for n, seconds in self.branches.items():
             policy.concurrent.add_draft(max(concurrent_draft_s, seconds), n_sequences=n)
@@ -121,7 +117,7 @@ class Group:
         )
 
     @property
-    def times(self) -> dict[int, float]:
-        """Seconds by tokens in the batch; none without those of the smallest batch and of a concurrent draft."""
+    def times(self) -> Times:
+        """None without those of the smallest batch and of a concurrent draft."""
         found = {n: series.seconds for n, series in self.timed.items() if series.seconds}
         return found if min(self.timed) in found and (self.concurrent.seconds or not all(self.threads)) else {}

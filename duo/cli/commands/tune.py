@@ -98,7 +98,7 @@ def _tune_pair(options: TuneOptions) -> int:
 def choose(measured: Measurements) -> Tuned:
     """The numbers of threads with the best forecasts."""
     split = concurrent_threads(measured)
-    policies = {n: measured.policy(n, split) for n, _ in measured.target}
+    policies = {n: measured.policy(n, split) for n in measured.target}
     n_target = max(policies, key=lambda n: policies[n].forecasts()[Schedule.SYNC].rate)
     policy = policies[n_target]
     prospects = foretell(policy, constant=False, prepares=N_SEQUENCES[0] in policy.concurrent.branch_times)
@@ -107,7 +107,7 @@ def choose(measured: Measurements) -> Tuned:
 
 def concurrent_threads(measured: Measurements) -> tuple[int, int]:
     """The numbers of threads of target and draft with the best forecast of schedule async."""
-    n_target = max(n for n, _ in measured.target)
+    n_target = max(measured.target)
     rates = {split: measured.policy(n_target, split).forecasts()[Schedule.ASYNC].rate for split in measured.concurrent}
     return max(rates, key=rates.__getitem__)
 
@@ -134,8 +134,8 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
 
 def describe(measured: Measurements) -> list[str]:
     """What was measured, and what the forecasts assume."""
-    times = {f"target, threads: {n}": measured.times(n) for n in sorted({n for n, _ in measured.target})}
-    times |= {f"draft, threads: {n}": {1: s, 2: measured.pair.get(n, s)} for n, s in sorted(measured.draft.items())}
+    times = {f"target, threads: {n}": found for n, found in sorted(measured.target.items())}
+    times |= {f"draft, threads: {n}": {2: found[1]} | found for n, found in sorted(measured.draft.items())}
     for (target, draft), (both, seconds) in measured.concurrent.items():
         times[f"concurrent target, threads: {target}+{draft}"] = both
         times[f"concurrent draft, threads: {target}+{draft}"] = {1: seconds}

@@ -65,10 +65,10 @@ def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]) -
         self: Meter, targets: Sequence[int], drafts: Sequence[int] = (), splits: Sequence[tuple[int, int]] = (),
         _: Sequence[int] = (),
     ) -> Measurements:  # fmt: skip
-        found = Measurements({(t, n): 0.1 for t in targets for n in SIZES}, dict.fromkeys(drafts, times["draft"]))
-        found.pair = dict.fromkeys(drafts, 1.3 * times["draft"])
-        found.concurrent = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * times["draft"]) for split in splits}
-        return found
+        alone = {n_threads: dict.fromkeys(SIZES, 0.1) for n_threads in targets}
+        draft = {n_threads: {1: times["draft"], 2: 1.3 * times["draft"]} for n_threads in drafts}
+        both = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * times["draft"]) for split in splits}
+        return Measurements(alone, draft, both)
 
     def branches(self: Meter, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
         assert split == (1, 1)

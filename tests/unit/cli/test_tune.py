@@ -97,11 +97,8 @@ def measured(
 ) -> Measurements:
     """Of a target that gains from two threads and takes the same for any number of tokens."""
     found = Measurements()
-    for n_threads in (1, 2):
-        for n in SIZES:
-            found.target[n_threads, n] = 2 * target_s / n_threads
-    found.draft = {1: 2 * draft_s, 2: draft_s}
-    found.pair = {1: 3 * draft_s, 2: 1.5 * draft_s}
+    found.target = {n_threads: dict.fromkeys(SIZES, 2 * target_s / n_threads) for n_threads in (1, 2)}
+    found.draft = {1: {1: 2 * draft_s, 2: 3 * draft_s}, 2: {1: draft_s, 2: 1.5 * draft_s}}
     for split in ((1, 1), (2, 1)):
         times = dict.fromkeys(SIZES, contention * 2 * target_s / split[0])
         found.concurrent[split] = (times, contention * draft_s)
@@ -120,10 +117,9 @@ def advice(found: Measurements) -> tuple[str, str, str]:
 def test_the_fastest_numbers_of_threads_are_chosen() -> None:
     tuned, slow = choose(measured()), measured()
     assert (tuned.target, tuned.draft, tuned.concurrent) == (2, 2, (2, 1))
-    slow.draft = {1: 0.005, 2: 0.02}
-    slow.concurrent[2, 1] = (dict.fromkeys(SIZES, 9.0), 0.005)
-    for n in SIZES:
-        slow.target[2, n] = 9.0
+    slow.draft = {1: {1: 0.005}, 2: {1: 0.02}}
+    slow.target[2] = dict.fromkeys(SIZES, 9.0)
+    slow.concurrent[2, 1] = (slow.target[2], 0.005)
     tuned = choose(slow)
     assert (tuned.target, tuned.draft, tuned.concurrent) == (1, 1, (1, 1))
     assert tuned.policy.alone.curve(len(SIZES)) == pytest.approx([0.2] * len(SIZES))

@@ -33,7 +33,7 @@ def drafted(
     n_max: int = 16,
 ) -> DraftFigures:
     """A draft of which `share` of the predictions is right; it is as sure of all."""
-    found = Measurements({(1, n): s for n, s in times.items()}, {1: draft_s}, {1: pair * draft_s})
+    found = Measurements({1: times}, {1: {1: draft_s, 2: pair * draft_s}})
     found.concurrent[1, 1] = {n: slower * s for n, s in times.items()}, slower * draft_s
     found.scores = [(3.0, i < round(100 * share)) for i in range(100)]
     return DraftFigures(False, found.policy(1, (1, 1), n_max), found.acceptance, 100)
@@ -89,9 +89,10 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
         self: Meter, targets: Sequence[int], drafts: Sequence[int] = (), splits: Sequence[tuple[int, int]] = (),
         _: Sequence[int] = (),
     ) -> Measurements:  # fmt: skip
-        found = Measurements({(t, n): 0.1 for t in targets for n in SIZES}, dict.fromkeys(drafts, 0.01))
-        found.concurrent = {split: ({1: 0.2}, 0.02) for split in splits}
-        return found
+        alone, draft = (
+            {n: dict.fromkeys(SIZES, s) for n in threads} for threads, s in ((targets, 0.1), (drafts, 0.01))
+        )
+        return Measurements(alone, draft, {split: ({1: 0.2}, 0.02) for split in splits})
 
     monkeypatch.setattr(Meter, "measure", measure_instantly)
     monkeypatch.setattr(measure, "cpu_times", lambda: SimpleNamespace(now=0.0))

@@ -91,11 +91,15 @@ class Machine:
         return self.meter.announce(2, 1, 10, ON_CPU)
 
     def times(self) -> dict[int, float]:
-        return self.meter.measure([2]).times(2)
+        return self.meter.measure([2]).target[2]
 
 
 def draft_s(n: int) -> float:
     return 0.0015 + 0.0005 * n
+
+
+def approx(batch_s: Callable[[int], float], sizes: Sequence[int], n_threads: int) -> object:
+    return pytest.approx({n: batch_s(n) / n_threads for n in sizes})
 
 
 @pytest.fixture
@@ -111,16 +115,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 def test_each_model_is_timed_alone_on_each_number_of_threads_and_both_concurrently(machine: Machine) -> None:
     machine.target.decode([1, 2, 3])  # of an earlier use
     found = machine.measure()
-    assert found.target == {
-        (threads, n): pytest.approx(machine.target_s(n) / threads) for threads in (1, 2) for n in SIZES
-    }
-    assert found.draft == {n: pytest.approx(0.0020 / n) for n in (1, 4)}
-    assert found.pair == {n: pytest.approx(0.0025 / n) for n in (1, 4)}
+    assert found.target == {threads: approx(machine.target_s, SIZES, threads) for threads in (1, 2)}
+    assert found.draft == {threads: approx(draft_s, (1, 2), threads) for threads in (1, 4)}
     assert found.doubts == ""
     assert machine.target.n_past == machine.draft.n_past == 32, "each decode after the same text"
     assert list(found.concurrent) == [(1, 1), (2, 1)]
     for (n_threads, _), (times, seconds) in found.concurrent.items():
-        assert times == {n: pytest.approx(machine.target_s(n) / n_threads) for n in SIZES}
+        assert times == approx(machine.target_s, SIZES, n_threads)
         assert seconds == pytest.approx(0.0020)
     assert machine.target.threads == {threading.get_ident()}
     assert machine.draft.threads > {threading.get_ident()}
@@ -134,7 +135,7 @@ def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(machine: M
             alone.append(model.batches[-1])
 
     machine.also = also
-    assert machine.meter.branches((1, 2), (2, 5, 9)) == {n: pytest.approx(draft_s(n) / 2) for n in (2, 5, 9)}
+    assert machine.meter.branches((1, 2), (2, 5, 9)) == approx(draft_s, (2, 5, 9), 2)
     assert set(alone) == {32}, "only the prompt"
     assert machine.target.n_past == machine.draft.n_past == 32
     assert machine.draft.branches == {}
@@ -188,10 +189,11 @@ def test_a_failure_of_either_concurrent_model_is_raised(machine: Machine, which:
 
 
 def test_the_drafts_times_become_those_of_the_targets_tokens() -> None:
-    found = Measurements({(1, 1): 0.1}, {1: 0.01, 2: 0.02}, {1: 0.015}, {(1, 1): ({1: 0.2}, 0.03)})
+    found = Measurements({1: {1: 0.1}}, {1: {1: 0.01, 2: 0.015}, 2: {1: 0.02}}, {(1, 1): ({1: 0.2}, 0.03)})
     found.add_scores([([(1.0, True)], 1.5), ([(2.0, False)], 2.5)])
-    times = ({(1, 1): 0.1}, {1: 0.02, 2: 0.04}, {1: 0.03}, {(1, 1): ({1: 0.2}, 0.06)})
-    assert found == Measurements(*times, scores=[(1.0, True), (2.0, False)])
+    draft = {1: {1: 0.02, 2: 0.03}, 2: {1: 0.04}}
+    scores = [(1.0, True), (2.0, False)]
+    assert found == Measurements({1: {1: 0.1}}, draft, {(1, 1): ({1: 0.2}, 0.06)}, scores=scores)
     assert found.acceptance == 0.5
 
 
@@ -212,13 +214,11 @@ def test_times_are_settled_if_their_median_is_certain(times: list[float], is_set
 
 # While other programs compute
 
-EXPECTED = {n: pytest.approx((0.010 + 0.001 * n) / 2) for n in SIZES}
-
 
 def test_an_idle_machine_is_measured_as_fast_as_announced(machine: Machine) -> None:
     expected_s, limit_s = machine.announce()
     start = machine.clock.now
-    assert machine.times() == EXPECTED
+    assert machine.times() == approx(machine.target_s, SIZES, 2)
     assert machine.clock.now - start < 2 * expected_s < limit_s
     assert machine.notes == []
 
@@ -227,7 +227,7 @@ def test_what_others_have_disturbed_is_measured_again(machine: Machine) -> None:
     machine.announce()
     begin = machine.clock.now + 1
     machine.busy = lambda now: begin < now < begin + 8
-    assert machine.times() == EXPECTED, "nothing that was disturbed counts"
+    assert machine.times() == approx(machine.target_s, SIZES, 2), "nothing that was disturbed counts"
     (said,) = machine.notes
     assert said.startswith("other programs use 1.7 of 2 cores: measuring again, for up to ")
 
@@ -236,7 +236,7 @@ def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(m
     _, limit_s = machine.announce()
     start = machine.clock.now
     machine.busy = lambda _: True
-    assert machine.times() == {n: pytest.approx(5 * (0.010 + 0.001 * n) / 2) for n in SIZES}
+    assert machine.times() == approx(lambda n: 5 * machine.target_s(n), SIZES, 2)
     assert machine.meter.doubts == "other programs use 1.7 of 2 cores"
     assert limit_s / 2 < machine.clock.now - start < limit_s + 1
 
