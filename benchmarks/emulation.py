@@ -13,7 +13,6 @@ from typing import Any
 from benchmarks import servers
 from benchmarks.contestants import Setup, patched
 from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
-from benchmarks.relay import Relay
 from duo.bench.contestants import write_here
 from duo.bench.rounds import Contestant, Job, Run
 from duo.config import DraftConfig
@@ -99,7 +98,7 @@ class Emulation:
         remote = engine.slot.remote
         assert remote is not None
         remote.drafting = replace(engine.slot.drafting, schedule="async")
-        to = stack.enter_context(Relay(port, self.slow_down * self.pair.machine.latency_s / 2)).port
+        to = stack.enter_context(servers.Relay(port, self.slow_down * self.pair.machine.latency_s / 2)).port
         code = (
             "from benchmarks.emulation import DeviceTimes, emulate_drafts\n"
             f"emulate_drafts({self.draft_times()!r}, {self.slow_down!r})"

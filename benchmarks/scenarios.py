@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from benchmarks import engine, fastest, gpu, models, sampling, servers, soak, two_devices
+from benchmarks import engine, gpu, models, sampling, servers, soak, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
-from benchmarks.relay import Relay
-from benchmarks.runner import Bar, Comparison, Scenario
+from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
 from duo.bench.contestants import drafting
-from duo.bench.rounds import Contestant
+from duo.bench.rounds import Contestant, distinct_share
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
+from duo.spec.schedule import Schedule
 
 SMOLLM2 = ("smollm2-f16", "smollm2-f32")
 TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")
@@ -19,7 +20,13 @@ PLAIN_1, PLAIN_2 = "llama-completion -t 1", "llama-completion -t 2"
 DRAFT = f"-md {{draft}} {ALONE}"  # what is compared is the draft
 ONE_EACH = f"{DRAFT} -t 1 -td 1"
 OFF, LOOKUP = "duo, lookup off", "duo, with lookup"
+FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
 COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "with the draft, sync"
+_N_EARLIER = 3  # texts before the fourth run
+_DISTINCT = 0.6  # least share of distinct 4-grams
+# Over the best schedule, which is chosen on the same rounds; over the best single setting of all programs.
+BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
+PEER_BARS = (Bar(FIRST, "llama-", 1.0), Bar(FOURTH, "llama-", 1.08))
 
 _RANDOM_DRAFT = """
 import random
@@ -65,7 +72,7 @@ def _separate_cores(setup: Setup) -> list[Contestant]:
 
 def _link(setup: Setup) -> list[Contestant]:
     alone, near, far = (servers.lead(setup, *ALONE.split()) for _ in range(3))
-    relay = setup.stack.enter_context(Relay(far.port, delay_s=0.01))
+    relay = setup.stack.enter_context(servers.Relay(far.port, delay_s=0.01))
     for lead, port in ((near, near.port), (far, relay.port)):
         setup.stack.enter_context(servers.back(setup, port))
         servers.wait_until(lambda: lead.metric("duo:workers_connected") == 1, lead)  # noqa: B023
@@ -97,6 +104,48 @@ def _translated(setup: Setup) -> list[Contestant]:
     return found
 
 
+def _fastest(setup: Setup) -> list[Contestant]:
+    """duo without a profile, with one from three other texts, and with each schedule."""
+    forced = {FORCED + name.value: f"{DRAFT} --no-profile --schedule {name.value}" for name in Schedule}
+    return [*_runs(setup, ALONE), *commands(setup, forced, may_end=True)]
+
+
+def _fastest_peers(setup: Setup) -> list[Contestant]:
+    """duo, which also looks up candidates, and llama.cpp's programs with each of many settings."""
+    plain = [plain_program(setup, "llama-completion", threads) for threads in (1, 2)]
+    return [*_runs(setup, ""), *plain, *speculative(setup, threads=("2",)), *ngrams(setup)]
+
+
+def _runs(setup: Setup, options: str) -> list[Contestant]:
+    fourth = duo(setup, FOURTH, f"-md {{draft}} {options}", may_end=True)
+    for file in setup.prompt_files[-_N_EARLIER:]:
+        setup.write(fourth, file)
+    return [duo(setup, FIRST, f"-md {{draft}} {options} --no-profile", may_end=True), fourth]
+
+
+class Fastest(Comparison):
+    """Whether duo finds the fastest schedule: all kinds of speculation are fast on texts that repeat themselves.
+
+    These end by themselves, after prompts whose texts do not repeat themselves, at most eight of them.
+    """
+
+    def run(self, setup: Setup) -> Outcome:
+        alone, files = duo(setup, "", f"{ALONE} --schedule off --no-profile", may_end=True), []
+        for file in setup.prompt_files:
+            try:
+                run = setup.write(alone, file)
+            except DuoError as error:  # the text is too short
+                note(f"{file.stem}: {error}")
+                continue
+            share = distinct_share(run.text)
+            note(f"{file.stem}: {100 * share:.0f} % distinct, {run.tokens} tokens")
+            if share >= _DISTINCT and (run.tokens or 0) >= setup.n_tokens / 2:
+                files.append(file)
+        if not files:
+            raise DuoError("each text repeats itself or is too short")
+        return Comparison.run(self, replace(setup, prompt_files=files[: 8 + _N_EARLIER]))
+
+
 SCENARIOS: dict[str, Scenario] = {
     "compare": Comparison(
         "duo and every program of llama.cpp, with one and with two threads", n_rounds=40, contestants=_programs,
@@ -106,14 +155,14 @@ SCENARIOS: dict[str, Scenario] = {
             Bar("duo 1+1", "llama-speculative", 1.30), Bar("duo 1+1", most=1.5, figure="startup_s"),
         ),
     ),
-    "fastest": fastest.Fastest(
+    "fastest": Fastest(
         "A first run and a fourth one, and each schedule forced, on texts that do not repeat themselves",
-        (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=fastest.contestants, baseline=fastest.FORCED + "off",
-        bars=fastest.BARS,
+        (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=_fastest, baseline=FORCED + "off",
+        bars=BARS,
     ),
-    "fastest-peers": fastest.Fastest(
+    "fastest-peers": Fastest(
         "A first run and a fourth one with all defaults, and llama.cpp's programs with many settings",
-        (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=fastest.over_peers, bars=fastest.PEER_BARS,
+        (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=_fastest_peers, bars=PEER_BARS,
     ),
     "first-token": Comparison(
         "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,

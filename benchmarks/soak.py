@@ -19,9 +19,8 @@ import psutil
 
 from benchmarks import page, servers
 from benchmarks.contestants import Setup, patched
-from benchmarks.relay import Relay
 from benchmarks.runner import Outcome, Scenario, note, verdict
-from benchmarks.servers import Server, streamed
+from benchmarks.servers import Relay, Server, streamed
 
 _N_CLIENTS, _N_BACKS, _N_PROMPTS = 4, 3, 2
 _N_TOKENS = (1, 24, 96)
