@@ -50,40 +50,37 @@ class QuietHandler(BaseHTTPRequestHandler):
             self.wfile.write(body[: len(body) - cut])
 
 
-class _HubHandler(QuietHandler):
-    """/api/models/user/name lists the files; /user/name/resolve/main/file is one."""
-
-    protocol_version = "HTTP/1.1"
-    hub: FakeHub
-
-    def do_GET(self) -> None:
-        path, token = unquote(urlsplit(self.path).path), self.headers["Authorization"]
-        self.hub.asked.append(path)
-        if self.hub.status is not None:
-            return self.send(self.hub.status, {})
-        name, _, file = path.removeprefix("/api/models").lstrip("/").partition("/resolve/main/")
-        repo = self.hub.repos.get(name)
-        if repo is None or (repo.private and token != f"Bearer {TOKEN}"):
-            return self.send(404 if token else 401, {"X-Error-Code": "RepoNotFound"})
-        if not file:
-            siblings = [{"rfilename": one} for one in repo.files]
-            info = {"id": name, "modelId": name, "sha": repo.commit, "private": repo.private, "siblings": siblings}
-            return self.send(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
-        if repo.gated:
-            return self.send(403, {"X-Error-Code": "GatedRepo"})
-        if repo.moves:
-            repo.commit = hashlib.sha256(repo.commit.encode()).hexdigest()[:40]
-        etag = hashlib.sha256(repo.files[file]).hexdigest()
-        return self.send(200, {"X-Repo-Commit": repo.commit, "ETag": f'"{etag}"'}, repo.files[file])
-
-    do_HEAD = do_GET
-
-
 @contextmanager
 def fake_hub(repos: dict[str, FakeRepo]) -> Iterator[FakeHub]:
-    """Serve `repos` on a free local port."""
+    """Serve `repos`: /api/models/user/name lists the files; /user/name/resolve/main/file is one."""
     hub = FakeHub(repos)
-    with served(type("Handler", (_HubHandler,), {"hub": hub})) as hub.url:
+
+    class HubHandler(QuietHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            path, token = unquote(urlsplit(self.path).path), self.headers["Authorization"]
+            hub.asked.append(path)
+            if hub.status is not None:
+                return self.send(hub.status, {})
+            name, _, file = path.removeprefix("/api/models").lstrip("/").partition("/resolve/main/")
+            repo = hub.repos.get(name)
+            if repo is None or (repo.private and token != f"Bearer {TOKEN}"):
+                return self.send(404 if token else 401, {"X-Error-Code": "RepoNotFound"})
+            if not file:
+                siblings = [{"rfilename": one} for one in repo.files]
+                info = {"id": name, "modelId": name, "sha": repo.commit, "private": repo.private, "siblings": siblings}
+                return self.send(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+            if repo.gated:
+                return self.send(403, {"X-Error-Code": "GatedRepo"})
+            if repo.moves:
+                repo.commit = hashlib.sha256(repo.commit.encode()).hexdigest()[:40]
+            etag = hashlib.sha256(repo.files[file]).hexdigest()
+            return self.send(200, {"X-Repo-Commit": repo.commit, "ETag": f'"{etag}"'}, repo.files[file])
+
+        do_HEAD = do_GET
+
+    with served(HubHandler) as hub.url:
         yield hub
 
 

@@ -31,12 +31,6 @@ REPOS = {
 }
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[FakeHub]:
-    with fake_hub(REPOS) as hub:
-        yield hub
-
-
 def use(patch: pytest.MonkeyPatch, url: str) -> None:
     """Take the hub at `url`. huggingface_hub reads its variables when it is imported: these are what they set."""
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE
@@ -45,7 +39,7 @@ def use(patch: pytest.MonkeyPatch, url: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def hub(served: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """The hub of a user with an empty cache and without a token."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -56,8 +50,9 @@ def hub(served: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         ("HF_HUB_DISABLE_PROGRESS_BARS", True),
     ):
         monkeypatch.setattr(constants, name, value)
-    use(monkeypatch, served.url)
-    yield served
+    with fake_hub(REPOS) as served:
+        use(monkeypatch, served.url)
+        yield served
     huggingface_hub.close_session()
 
 
