@@ -182,38 +182,34 @@ class Vocabulary(Handle):
 
     def spelling(self, tokens: Sequence[int]) -> bytes:
         """The bytes of `tokens` in a prompt, where special tokens are visible."""
-        spelled = {token: self._piece(token, special=True) for token in set(tokens)}
-        return b"".join(map(spelled.__getitem__, tokens))
+        return b"".join(map(self._spelled(tokens).__getitem__, tokens))
+
+    def _spelled(self, tokens: Sequence[int]) -> dict[int, bytes]:
+        return {token: self._piece(token, special=True) for token in set(tokens)}
 
     def prompt_text(self, tokens: Sequence[int]) -> bytes:
         """The text of a prompt with visible special tokens, without its BOS and the spaces that tokenize() adds."""
         if tokens[:1] == [self.bos]:
             tokens = tokens[1:]
-        special = {token: self._piece(token, special=True) for token in set(tokens) if self._is_special(token)}
+        spelled, attributes = self._spelled(tokens), llama_cpp.llama_vocab_get_attr
+        with self.use():
+            special = {token for token in spelled if _SPECIAL & attributes(self.vocabulary, token)}
         text, space = bytearray(), b" " if self._adds_space else b""
         begins = True  # a text, before which tokenize() adds the space
         for token in tokens:
-            text += special[token] if token in special else self.piece(token).removeprefix(space if begins else b"")
+            text += spelled[token] if token in special else self.piece(token).removeprefix(space if begins else b"")
             begins = token in special
         return bytes(text)
 
-    def _is_special(self, token: int) -> bool:
-        self._check(token)
-        with self.use():
-            return bool(_SPECIAL & llama_cpp.llama_vocab_get_attr(self.vocabulary, token))
-
     def _piece(self, token: int, *, special: bool) -> bytes:
-        self._check(token)
+        if not 0 <= token < self.n_vocab:  # llama.cpp would end the process
+            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
         n = -64
         while n < 0:
             buffer = ctypes.create_string_buffer(-n)
             with self.use():
                 n = llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, -n, 0, special)
         return buffer.raw[:n]
-
-    def _check(self, token: int) -> None:
-        if not 0 <= token < self.n_vocab:  # llama.cpp would end the process
-            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
 
     # Chat
 

@@ -86,13 +86,9 @@ def _make(work: Path, progress: Progress) -> None:
         quantize(source, path, made.file_type)
         if path.stat().st_size != made.size:
             raise DownloadError(f"{made.name} has {path.stat().st_size} bytes, not {made.size}: is the disk full?")
-        if made.sha256 and _sha256(path) != made.sha256:
-            raise DownloadError(f"{made.name}: unexpected checksum")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if made.sha256 and hashlib.sha256(content).hexdigest() != made.sha256:
+                raise DownloadError(f"{made.name}: unexpected checksum")
         done += made.size
     progress("Making the demo pair", done, total)
     source.unlink()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return hashlib.sha256(content).hexdigest()
