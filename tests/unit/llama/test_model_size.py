@@ -59,15 +59,6 @@ def test_layers_without_attention_have_no_cache(tmp_path: Path) -> None:
     assert size.cache_bytes(ContextConfig(256, 1, 1)) == (0, 256 * 2 * N_EMBD * 2)
 
 
-def test_compute_buffers_grow_with_the_batch_and_the_number_of_devices(llama: ModelSize) -> None:
-    one = llama.compute_bytes(ContextConfig(4096, 1, 1), n_devices=1)
-    assert one == 512 * F32 * (8 * N_EMBD + 2 * N_FF) + 512 * 2 * 4096
-    assert llama.compute_bytes(ContextConfig(4096, 1, 1, n_ubatch=1024), n_devices=1) == 2 * one
-    assert llama.compute_bytes(ContextConfig(4096, 1, 1), n_devices=2) == one + 3 * 512 * (F32 * N_EMBD + 2 * 4096)
-    short = llama.compute_bytes(ContextConfig(200, 1, 1), n_devices=1)
-    assert short == llama.compute_bytes(ContextConfig(256, 1, 1, n_ubatch=256), n_devices=1)
-
-
 # Models that it may not know
 
 
@@ -151,11 +142,6 @@ def test_weights(
     # The log has two decimals.
     assert [sum(weights[i] for i in part) / MIB for part in layers] == pytest.approx(on_devices, abs=0.006)
     assert size.n_bytes / MIB == pytest.approx(sum(on_devices) + on_host, abs=0.018)
-
-
-def test_caches(tmp_path: Path) -> None:
-    found = published(tmp_path, COMMAND_R, "Q8_0").cache_bytes(ContextConfig(4096, 1, 1))  # ggml-org/llama.cpp#6122
-    assert [sum(found[:12]), sum(found[12:40])] == [1536 * MIB, 3584 * MIB]
 
 
 @pytest.mark.parametrize(
