@@ -77,7 +77,8 @@ def _tensors(shape: Shape, quantization: str) -> Iterator[tuple[str, list[int], 
     if shape.biases:
         vectors |= {"attn_q.bias": n_q, "attn_k.bias": n_kv, "attn_v.bias": n_kv}
     for i in range(shape.n_layer):
-        value, down = _v_and_down(shape, quantization, i)
+        # In Q4_K_S, V and the second feed-forward matrix of the first layers have more bits.
+        value, down = (Type.Q5_K if most == Type.Q4_K and i < n else most for n in (4, shape.n_layer // 8))
         yield f"blk.{i}.attn_q", [n_embd, n_q], most
         yield f"blk.{i}.attn_k", [n_embd, n_kv], most
         yield f"blk.{i}.attn_v", [n_embd, n_kv], value
@@ -90,16 +91,4 @@ def _tensors(shape: Shape, quantization: str) -> Iterator[tuple[str, list[int], 
 
 
 # llama-quant.cpp, llama_tensor_get_type_impl(): the types of most tensors, and of the output.
-_MOST = {"Q8_0": (Type.Q8_0, Type.Q8_0), "Q4_K_S": (Type.Q4_K, Type.Q6_K), "Q4_K_M": (Type.Q4_K, Type.Q6_K)}
-
-
-def _v_and_down(shape: Shape, quantization: str, layer: int) -> tuple[Type, Type]:
-    """The types of V and of the second feed-forward matrix: some have more bits."""
-    n, most = shape.n_layer, _MOST[quantization][0]
-    if quantization == "Q4_K_S":
-        return (Type.Q5_K if layer < 4 else most), (Type.Q5_K if layer < n // 8 else most)
-    if quantization == "Q4_K_M":
-        if layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2:
-            return Type.Q6_K, Type.Q6_K
-        return (Type.Q5_K if n == 80 else most), most  # the 70B has more bits for V
-    return most, most
+_MOST = {"Q8_0": (Type.Q8_0, Type.Q8_0), "Q4_K_S": (Type.Q4_K, Type.Q6_K)}
