@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from duo.llama import lifeline
@@ -42,6 +43,14 @@ class InterruptibleQueue(Generic[T]):
         with suppress(RuntimeError):  # it has ended before
             self._running.release()
 
+    def run(self, work: Callable[[], object]) -> None:
+        """Do `work`, which puts items, then end the iteration, with its exception if it raises one."""
+        try:
+            work()
+            self.end()
+        except BaseException as error:
+            self.end(error)
+
     @property
     def n_waiting(self) -> int:
         """Number of items in the queue."""
@@ -74,15 +83,7 @@ def background(
     end of the `with` block sets the event and joins the thread, unless llama.cpp blocks it forever.
     """
     items, stop = InterruptibleQueue[T](), stop or threading.Event()
-
-    def run() -> None:
-        try:
-            work(items.put, stop)
-            items.end()
-        except BaseException as error:  # raised in the iterating thread
-            items.end(error)
-
-    thread = threading.Thread(target=run, name=name)
+    thread = threading.Thread(target=items.run, args=(partial(work, items.put, stop),), name=name)
     with lifeline.notifying(items.end):
         thread.start()
         try:

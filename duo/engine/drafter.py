@@ -48,7 +48,7 @@ class Probe(NamedTuple):
 
     scores: list[tuple[float, bool]]  # (confidence, whether it equals the text) of each position
     n_tokens: int  # decoded; 0: not possible
-    seconds: float
+    seconds: float  # 0: the time is not representative
     whole: bool  # whether the draft has now decoded all of the text
 
 
@@ -139,7 +139,7 @@ class Drafter:
             context.rollback(0)
         end = self._now()
         self.metrics.events.append(Event("draft", "probe", start, end, len(text)))
-        return Probe(scores, len(text), end - start, whole)
+        return Probe(scores, len(text), 0.0 if context.was_first else end - start, whole)
 
     def _recent(self, position: int, branch: Sequence[int] = ()) -> Sequence[int]:
         """The tokens before `position` that a choice depends on; the last ones are a `branch`, if there is one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from duo.config.settings import TextOptions
 
 log = logging.getLogger("duo.engine")
-
-_WAIT_S = 0.5  # for the engine's thread
 
 CLOSING = "the engine is closing"
 T = TypeVar("T")
@@ -220,19 +217,11 @@ class Engine:
 
     def call(self, work: Callable[[Slot], T]) -> T:
         """Run `work` on the engine's thread, after the queue, and return its result. Raises what it raises."""
-        future: Future[T] = Future()
-
-        def job() -> None:
-            try:
-                future.set_result(work(self.slot))
-            except BaseException as error:  # raised by result()
-                future.set_exception(error)
-
-        self._worker.submit(job)
-        # A signal that arrives just before a wait is handled only after it, so the wait has an end.
-        while not wait((future,), _WAIT_S).done:
-            pass
-        return future.result()
+        found = InterruptibleQueue[tuple[T]]()
+        found.stall_s = 0.5  # a signal that arrives just before a wait is handled only after it
+        self._worker.submit(partial(found.run, lambda: found.put((work(self.slot),))))
+        ((result,),) = found
+        return result
 
     def _write(self, request: TextRequest) -> None:
         try:

@@ -134,9 +134,8 @@ class LocalDraft(QueuedDraft):
             self._fail(None)
 
     def _probe(self, n_tokens: int, drafter: Drafter) -> None:
-        found = drafter.probe(n_tokens, self._n_prompt)
-        seconds = 0.0 if self._context.was_first else found.seconds
-        self.policy.learn_probe(found.scores, found.n_tokens, seconds, whole=found.whole)
+        scores, n_decoded, seconds, whole = drafter.probe(n_tokens, self._n_prompt)
+        self.policy.learn_probe(scores, n_decoded, seconds, whole=whole)
 
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""

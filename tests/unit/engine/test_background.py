@@ -11,36 +11,24 @@ from duo.engine.background import InterruptibleQueue, Worker, background
 from duo.llama import lifeline
 from tests.unit.engine.helpers import until
 
-Put = Callable[[int], None]
-
-
-def test_items_arrive_in_order_from_another_thread_then_its_exception() -> None:
-    def work(put: Put, stop: threading.Event) -> None:
-        put(1)
-        put(threading.get_ident())
-        raise KeyError("lost")
-
-    with background(work, "test") as found:
-        items = iter(found)
-        assert next(items) == 1
-        assert next(items) != threading.get_ident()
-        with pytest.raises(KeyError, match="lost"):
-            next(items)
-
 
 def test_a_stall_is_reported_and_the_end_of_the_block_stops_and_joins_the_work() -> None:
     stalled, ended = threading.Event(), []
 
-    def work(put: Put, stop: threading.Event) -> None:
+    def work(put: Callable[[int], None], stop: threading.Event) -> None:
         assert stalled.wait(30)
         put(1)
         ended.append(stop.wait(30))
+        raise KeyError("lost")
 
     with background(work, "test-worker") as found:
         found.on_stall, found.stall_s = stalled.set, 0.01
-        next(iter(found))
+        items = iter(found)
+        assert next(items) == 1
     assert ended == [True]
     assert threads() == []
+    with pytest.raises(KeyError, match="lost"):
+        next(items)
 
 
 def test_the_end_interrupts_a_pause_and_the_first_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

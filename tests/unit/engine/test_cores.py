@@ -9,7 +9,6 @@ from duo.config import EngineConfig, ThreadConfig
 from duo.engine import cores
 from duo.engine.cores import check_threads, require_threads, tuned_threads, within
 from duo.errors import UsageError
-from duo.models.profiles import ProfileDocument, kept_threads
 from tests.fakes import THREADS
 
 
@@ -54,28 +53,17 @@ def test_ranges_of_cores() -> None:
 # Threads
 
 
-@pytest.mark.parametrize(
-    ("threads", "is_kept"),
-    [
-        (7, False),
-        ({"target": 0, "draft": 1, "concurrent": [1, 1]}, False),
-        ({"target": 1, "draft": 1, "concurrent": 7}, False),
-        ({"target": 1, "draft": 1, "concurrent": [10**9, 1]}, True),  # another machine may have as many
-    ],
-)
-def test_damaged_threads_are_ignored(threads: Any, is_kept: bool) -> None:
-    """More: tests/fuzz/test_profiles.py."""
-    assert tuned_threads(THREADS, EngineConfig(), {"threads": threads}) == THREADS
-    assert bool(kept_threads({"threads": threads})) == is_kept
-
-
-def test_tuned_threads_are_used_unless_the_user_names_some() -> None:
-    kept: ProfileDocument = {"threads": {"target": 1, "draft": 1, "concurrent": (1, 1)}}
-    tuned = tuned_threads(THREADS, EngineConfig(), kept)
+def test_tuned_threads_are_used_unless_they_are_damaged_or_the_user_names_some() -> None:
+    kept: Any = {"target": 1, "draft": 1, "concurrent": (1, 1)}
+    # The last is from a machine with more cores. More: tests/fuzz/test_profiles.py.
+    damaged: list[Any] = [7, kept | {"target": 0}, kept | {"concurrent": 7}, kept | {"concurrent": [10**9, 1]}]
+    for damage in damaged:
+        assert tuned_threads(THREADS, EngineConfig(), {"threads": damage}) == THREADS
+    tuned = tuned_threads(THREADS, EngineConfig(), {"threads": kept})
     assert (tuned.target, tuned.draft, tuned.concurrent) == (1, (1,), (1, 1))
     assert tuned.target_batch == THREADS.target_batch
     for config in (EngineConfig(n_threads=2), EngineConfig(draft_n_threads=2)):
-        assert tuned_threads(THREADS, config, kept) == THREADS
+        assert tuned_threads(THREADS, config, {"threads": kept}) == THREADS
 
 
 def test_threads_that_the_system_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,18 +60,7 @@ def test_a_failure_of_the_target_is_raised(schedule: Schedule) -> None:
         run(Writing(FakeContext(fail), FakeContext(), make_ending(N), Eager(4, 6, schedule)))
 
 
-def test_stop_ends_the_text_after_the_present_step_and_an_interruption_the_prefill() -> None:
-    stop, written = threading.Event(), list[int]()
-    generation = Writing(FakeContext(), FakeContext(), make_ending())
-
-    def put(step: object) -> None:
-        written.append(1)
-        if len(written) == 3:
-            stop.set()
-
-    generation.run(put, stop)
-    assert len(written) == 3
-    assert generation.metrics.stop == INTERRUPTED
+def test_an_interruption_ends_the_prefill() -> None:
     target = FakeContext(n_batch=1)
     generation = Writing(target, FakeContext(), make_ending(N))
     target.during = generation.interrupt

@@ -11,11 +11,11 @@ import pytest
 from duo.config import EngineConfig, ModelConfig
 from duo.engine import profile
 from duo.engine.profile import ProfileRecorder, find_profile
+from duo.llama.build import versions
 from duo.spec.policy import Policy, StepCost
 from duo.spec.policy_state import PolicyState
 
 CONFIG = EngineConfig()
-VERSIONS = {"llama-cpp-python": "0.3.36", "llama.cpp": "0.5.0-dev"}
 
 
 @pytest.fixture(autouse=True)
@@ -33,42 +33,35 @@ def models(tmp_path: Path) -> list[ModelConfig]:
     return [make_model(tmp_path / name) for name in ("a.gguf", "b.gguf")]
 
 
-@pytest.mark.parametrize("i", [0, 1], ids=["target", "draft"])
-def test_another_file_or_place(models: list[ModelConfig], i: int) -> None:
-    places: list[dict[str, Any]] = [
-        {"n_gpu_layers": 3}, {"devices": ("GPU0",)}, {"rpc_servers": ("a:1",)}, {"tensor_split": (1.0,)},
-    ]  # fmt: skip
-    made = [models[i], *(replace(models[i], **place) for place in places)]
-    paths = {find_profile(CONFIG, [*models[:i], model, *models[i + 1 :]]).path for model in made}
-    models[i].path.write_bytes(b"more weights")
-    assert len(paths | {find_profile(CONFIG, models).path}) == len(places) + 2
-
-
-def test_the_options_that_change_the_cost_of_a_decode(models: list[ModelConfig]) -> None:
-    same = [{}, {"warmup": False, "schedule": "sync", "draft_n_max": 3, "n_ctx": 9}]
-    other: list[dict[str, Any]] = [
+def test_all_that_affects_the_cost_of_a_decode_has_a_profile_of_its_own(
+    models: list[ModelConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlike: list[dict[str, Any]] = [
         {"n_threads": 1}, {"draft_n_threads": 1}, {"cpu_range": "0-0"}, {"draft_cpu_range": "0-0"},
         {"flash_attn": "on"}, {"type_k": "f32"}, {"type_v": "f32"}, {"exact": True},
     ]  # fmt: skip
-    paths = [find_profile(replace(CONFIG, **options), models).path for options in [*same, *other]]
-    assert len({*paths}) == len(other) + 1
-    assert paths[0] == paths[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+    places: list[dict[str, Any]] = [
+        {"n_gpu_layers": 3}, {"devices": ("GPU0",)}, {"rpc_servers": ("a:1",)}, {"tensor_split": (1.0,)},
+    ]  # fmt: skip
+    machine: list[tuple[str, object]] = [
         ("usable_cores", 77), ("list_backends", ["CPU", "CUDA"]), ("system_info", "CPU : AVX512 = 1"),
-        ("list_devices", []), *(("versions", VERSIONS | {name: "another"}) for name in VERSIONS),
-    ],
-)  # fmt: skip
-def test_another_machine_or_library(
-    models: list[ModelConfig], monkeypatch: pytest.MonkeyPatch, name: str, value: object
-) -> None:
-    monkeypatch.setattr(profile, "versions", lambda: VERSIONS)
-    before = find_profile(CONFIG, models).path
-    monkeypatch.setattr(profile, name, lambda: value)
-    assert find_profile(CONFIG, models).path != before
+        ("list_devices", []),
+        *(("versions", versions() | {name: "another"}) for name in ("llama-cpp-python", "llama.cpp")),
+    ]  # fmt: skip
+    paths = [find_profile(CONFIG, models).path]
+    same = replace(CONFIG, warmup=False, schedule="sync", draft_n_max=3, n_ctx=9)
+    assert find_profile(same, models).path == paths[0]
+    paths += [find_profile(replace(CONFIG, **options), models).path for options in unlike]
+    for i, model in enumerate(models):
+        moved = [[*models[:i], replace(model, **place), *models[i + 1 :]] for place in places]
+        paths += [find_profile(CONFIG, pair).path for pair in moved]
+        model.path.write_bytes(b"more weights")
+        paths.append(find_profile(CONFIG, models).path)
+    for name, value in machine:
+        with monkeypatch.context() as patch:
+            patch.setattr(profile, name, lambda value=value: value)
+            paths.append(find_profile(CONFIG, models).path)
+    assert len({*paths}) == len(paths)
 
 
 # What drafts of one target share
