@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from itertools import count
 
-import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,7 +23,7 @@ from duo.spec.policy import Policy
 
 MAX_SUBSCRIBERS = min(16, MAX_CONNECTIONS // 8)  # others need connections as well
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
-MAX_WAITING = 100  # events that wait for one subscriber, which ends then: it does not read
+MAX_TEXTS = MAX_CONNECTIONS  # whose events wait for one subscriber; then the oldest are left out
 _POLLS_ALIVE = 15  # after so many, a comment shows that the connection is alive
 
 
@@ -73,20 +71,19 @@ class TextReader:
 
     def __init__(self, number: int, request: TextRequest, started_s: float) -> None:
         """The times of events are since `started_s`. Operations that ended before now are not read."""
-        self.request = request
-        self.begun = b""  # the event of its beginning, once that was sent
-        self._number = number
+        self._request, self._number = request, number
+        self._has_begun = False
         self._started_s, self._since_s = started_s, time.perf_counter()
         self._totals = Totals(request.metrics)
 
     def read(self, policy: Policy | None, *, has_ended: bool) -> Iterator[bytes]:
         """Its events since the last call, once it has begun. `policy`: of the draft in use."""
-        metrics, totals, now_s = self.request.metrics, self._totals, time.perf_counter()
-        if not self.begun:
+        metrics, totals, now_s = self._request.metrics, self._totals, time.perf_counter()
+        if not self._has_begun:
+            self._has_begun = True
             begin_s = metrics.events[0].start if metrics.events else now_s
-            counts = {"prompt_tokens": metrics.n_prompt, "cached_tokens": self.request.n_cached}
-            self.begun = self._event("text", state="begins", time_ms=self._ms(begin_s), **counts)
-            yield self.begun
+            counts = {"prompt_tokens": metrics.n_prompt, "cached_tokens": self._request.n_cached}
+            yield self._event("text", state="begins", time_ms=self._ms(begin_s), **counts)
         spans = [
             {
                 "lane": record.lane,
@@ -129,7 +126,7 @@ class TextReader:
 
 
 class LiveEvents:
-    """GET /v1/duo/events. While it has subscribers, one task of the event loop polls what the threads record.
+    """GET /v1/duo/events. Each subscriber polls what the threads record, as fast as it reads.
 
     Its methods are called on the server's thread, except stop().
     """
@@ -137,96 +134,60 @@ class LiveEvents:
     def __init__(self, service: GenerationService) -> None:
         self._service = service
         self._started_s = time.perf_counter()
-        self._subscribers: set[MemoryObjectSendStream[bytes]] = set()
-        self._readers: list[TextReader] = []  # of the texts that have not ended
-        self._schedule: Json | None = None
-        self._state: Json | None = None  # as sent last
-        self._task: asyncio.Task[None] | None = None
+        self._schedule: Json | None = None  # the last one that was seen
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None  # the server's, once there was a subscriber
 
     async def events(self, request: Request) -> Response:
         """Send events until the client disconnects. Raises BusyError."""
-        if self._service.stopped.is_set():
+        service, readers = self._service, dict[TextRequest, TextReader]()
+        if service.stopped.is_set():
             raise BusyError(STOPPING)
-        if len(self._subscribers) >= MAX_SUBSCRIBERS:
+        if len(service.watchers) >= MAX_SUBSCRIBERS:
             raise BusyError(f"{MAX_SUBSCRIBERS} clients are receiving events: try again later")
-        subscriber, pieces = anyio.create_memory_object_stream[bytes](MAX_WAITING)
-        stream = EventStream(pieces, lambda: self._remove(subscriber, pieces))
+        self._loop = asyncio.get_running_loop()
+
+        def add(number: int, text: TextRequest) -> None:
+            readers[text] = TextReader(number, text, self._started_s)
+            if len(readers) > MAX_TEXTS:
+                del readers[next(iter(readers))]
+
+        for text, number in service.unfinished.copy().items():
+            add(number, text)
+        pieces = self._poll(readers)
         if request.method == "HEAD":
-            subscriber.close()
-            return stream
-        subscriber.send_nowait(event(lead_state(self._service, self._schedule), "state"))
-        if self._task is None or self._task.done():
-            self._begin()
-        for reader in self._readers:
-            if reader.begun:
-                subscriber.send_nowait(reader.begun)
-        self._subscribers.add(subscriber)
-        return stream
+            await pieces.aclose()
+        service.watchers.append(add)
+        return EventStream(pieces, lambda: service.watchers.remove(add))
 
     def stop(self) -> None:
         """End all streams. From any thread."""
-        if (task := self._task) is not None:
+        if self._loop is not None:
             with suppress(RuntimeError):  # the server has stopped
-                task.get_loop().call_soon_threadsafe(self._end)
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _begin(self) -> None:
-        self._readers = []
-        for text, number in self._service.unfinished.copy().items():
-            self._add(number, text)
-        self._service.on_submit = self._add
-        self._state = None  # that of the last poll, before there was no subscriber, is not what this one was sent
-        self._task = asyncio.create_task(self._poll())
-
-    def _add(self, number: int, text: TextRequest) -> None:
-        self._readers.append(TextReader(number, text, self._started_s))
-
-    def _remove(self, subscriber: MemoryObjectSendStream[bytes], pieces: MemoryObjectReceiveStream[bytes]) -> None:
-        pieces.close()
-        self._end(subscriber)
-        if not self._subscribers and self._task is not None:
-            self._task.cancel()
-            self._task = None
-            self._service.on_submit = None
-            self._readers = []
-
-    def _end(self, *subscribers: MemoryObjectSendStream[bytes]) -> None:
-        """End the streams of these subscribers, by default of all."""
-        for subscriber in subscribers or tuple(self._subscribers):
-            subscriber.close()
-            self._subscribers.discard(subscriber)
-
-    async def _poll(self) -> None:
-        try:
+    async def _poll(self, readers: dict[TextRequest, TextReader]) -> AsyncGenerator[bytes, None]:
+        """The events of one subscriber; forgets texts that have ended."""
+        service = self._service
+        with suppress(BusyError, ClosedError):  # stop(), or the engine was closed
+            state = lead_state(service, self._schedule)
+            yield event(state, "state")
             for n in count(1):
-                await asyncio.sleep(POLL_S)
-                self._look()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), POLL_S)
+                    return
+                for text, reader in list(readers.items()):
+                    has_ended = text not in service.unfinished  # before its records are read
+                    policy = text.metrics.policy
+                    if policy is not None:
+                        self._schedule = schedule_state(policy)
+                    if text.metrics.n_prompt:  # otherwise it waits, or was cancelled while it did
+                        for data in reader.read(policy, has_ended=has_ended):
+                            yield data
+                    if has_ended:
+                        readers.pop(text, None)
+                if (now := lead_state(service, self._schedule)) != state:
+                    state = now
+                    yield event(state, "state")
                 if n % _POLLS_ALIVE == 0:
-                    self._send(b": keep-alive\n\n")
-        except (BusyError, ClosedError):  # stop(), or the engine was closed
-            return
-        finally:
-            self._end()
-
-    def _look(self) -> None:
-        """Send what is new; forget texts that have ended."""
-        for reader in self._readers.copy():
-            has_ended = reader.request not in self._service.unfinished  # before its records are read
-            policy = reader.request.metrics.policy
-            if policy is not None:
-                self._schedule = schedule_state(policy)
-            if reader.request.metrics.n_prompt:  # otherwise it waits, or was cancelled while it did
-                for data in reader.read(policy, has_ended=has_ended):
-                    self._send(data)
-            if has_ended:
-                self._readers.remove(reader)
-        state = lead_state(self._service, self._schedule)
-        if state != self._state:
-            self._state = state
-            self._send(event(state, "state"))
-
-    def _send(self, data: bytes) -> None:
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber.send_nowait(data)
-            except anyio.WouldBlock:  # its connection may last until it is found to hang
-                self._end(subscriber)
+                    yield b": keep-alive\n\n"

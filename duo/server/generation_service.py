@@ -42,7 +42,7 @@ class GenerationService:
         self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
         self.stopped = threading.Event()
         self.n_queue = min(n_queue, MAX_CONNECTIONS // 2)  # others, such as /health, need connections, too
-        self.on_submit: Callable[[int, TextRequest], None] | None = None  # with each text and its number
+        self.watchers: list[Callable[[int, TextRequest], None]] = []  # called with each text and its number
         self._alias, self._on_step, self._on_text = alias, on_step, on_text
         self.loaded: Engine | None = None  # the engine, also after stop()
         self.unfinished: dict[TextRequest, int] = {}  # texts in the order of their requests, and their numbers
@@ -119,8 +119,8 @@ class GenerationService:
         except BaseException:
             self.unfinished.pop(text, None)
             raise
-        if self.on_submit is not None:
-            self.on_submit(number, text)
+        for watcher in self.watchers:
+            watcher(number, text)
         return text
 
 

@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
+from weakref import WeakSet
 
 import httpx
 import pytest
 from httpx_sse import EventSource
 
+from duo.link.connection import Limits
 from duo.link.remote_drafts import RemoteDraft
 from duo.server import events
+from duo.server.events import TextReader
 from duo.server.lead_server import Lead
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule
@@ -143,31 +146,40 @@ def test_a_subscriber_that_joins_in_the_middle(lead: Lead, slot: ScriptedSlot) -
 def test_without_a_subscriber_nothing_is_polled_and_one_that_leaves_makes_room(lead: Lead) -> None:
     for number in (1, 3):
         write(lead)
-        assert lead._events._task is None
+        assert not lead._service.watchers
         with ExitStack() as stack:
             subscribers = [stack.enter_context(subscribed(lead)) for _ in range(MAX - 1)]
             with subscribed(lead), subscribed(lead) as refused:
                 assert not list(refused)
-            wait_until(lambda: len(lead._events._subscribers) < MAX)
+            wait_until(lambda: len(lead._service.watchers) < MAX)
             subscribers.append(stack.enter_context(subscribed(lead)))
             write(lead)
             for told in subscribers:
                 texts = [event["id"] for name, event in until(told, "text", state="ends") if name == "text"]
                 assert texts == [number + 1] * 2
-        wait_until(lambda: lead._events._task is None)
+        wait_until(lambda: not lead._service.watchers)
 
 
-def test_one_that_does_not_read_is_ended_and_makes_room(
+def test_one_that_does_not_read_is_ended_and_keeps_few_texts(
     make_lead: Callable[..., Lead], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "MAX_WAITING", 5)
-    monkeypatch.setattr(events, "MAX_SUBSCRIBERS", 1)
+    readers = WeakSet[TextReader]()
+
+    class Reader(TextReader):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            readers.add(self)
+
+    monkeypatch.setattr(events, "TextReader", Reader)
+    monkeypatch.setattr(events, "MAX_TEXTS", 5)
     request = b"GET /v1/duo/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with make_lead(alias="x" * 1_000_000) as lead, connect(lead, request, window=4096) as hangs:  # fills all buffers
-        wait_until(lambda: lead._events._task is not None)
-        while httpx.head(f"{lead.url}/v1/duo/events").status_code == 503:
+    lead = make_lead(alias="x" * 10_000_000, limits=Limits(read_s=1))  # a state fills all buffers
+    with lead, connect(lead, request, window=4096) as hangs:
+        wait_until(lambda: lead._service.watchers)
+        for _ in range(10):
             write(lead)
-        lead.close()
+        assert len(readers) in (5, 6)  # also the one whose event is being sent
+        wait_until(lambda: not lead._service.watchers)
         read_to_the_end(hangs)
 
 
