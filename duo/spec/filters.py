@@ -14,7 +14,6 @@ from duo.spec.types import Logits, TokenIds
 Tokens = tuple[TokenIds, Logits]
 
 _ROWS = 128  # logits per maximum in the search for the largest
-_FEW = 1024  # number of tokens up to which all are sorted
 _FIRST_TRY = 256  # number of the largest logits that top-p sorts first
 
 
@@ -63,7 +62,7 @@ def top_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
         return ids, logits
     weights = np.exp(logits - logits.max())
     total = weights.sum(dtype=np.float64)
-    n = len(ids) if len(ids) <= _FEW else _FIRST_TRY
+    n = _FIRST_TRY
     while True:
         # Sorting a large vocabulary takes longer than everything else.
         near = top_k(np.arange(len(ids)), logits, n)[0]
@@ -72,8 +71,7 @@ def top_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
         if reached.size or n >= len(ids):
             break
         n *= 8
-    keep = np.sort(order[: reached[0] + 1]) if reached.size else np.arange(len(ids))
-    return ids[keep], logits[keep]
+    return _first(ids, logits, order, reached)
 
 
 def min_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
@@ -95,7 +93,11 @@ def typical(ids: TokenIds, logits: Logits, p: float) -> Tokens:
     possible = probabilities > 0
     entropy = (probabilities[possible] * surprisal[possible]).sum()
     order = np.argsort(np.abs(surprisal - entropy), kind="stable")
-    enough = np.flatnonzero(probabilities[order].cumsum() > p)
+    return _first(ids, logits, order, np.flatnonzero(probabilities[order].cumsum() > p))
+
+
+def _first(ids: TokenIds, logits: Logits, order: TokenIds, enough: TokenIds) -> Tokens:
+    """The tokens in this order up to the first that is `enough`; all if none is."""
     keep = np.sort(order[: enough[0] + 1]) if enough.size else np.arange(len(ids))
     return ids[keep], logits[keep]
 

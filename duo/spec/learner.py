@@ -35,6 +35,7 @@ class Learner(PairModel):
     def _start_text(self, n_prompt: int) -> None:
         """Reset what holds for one generation only."""
         self._is_worthwhile = self.schedules != (Schedule.OFF,)  # whether a better draft would pay, and there is one
+        self._in_order = self._mode == REJECTION  # a candidate must not be omitted because of one drafted after it
         self._n_prompt = self._n_unread = n_prompt  # tokens of the text that the draft has not decoded
         self._n_unscored = 0  # tokens since a candidate was last scored
         self._size = 0  # of batches to measure
@@ -72,11 +73,6 @@ class Learner(PairModel):
     def n_draft_threads(self) -> int:
         """Threads for the draft in schedule sync."""
         return self.alone.draft_threads(self.draft_threads)
-
-    @property
-    def _in_order(self) -> bool:
-        """Whether a candidate must not be omitted because of one drafted after it."""
-        return self._mode == REJECTION
 
     @property
     def _must_draft(self) -> bool:
