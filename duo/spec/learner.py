@@ -8,7 +8,7 @@ from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
-from duo.spec.schedule import Budget, Chooser, Schedule
+from duo.spec.schedule import ASYNC, OFF, SYNC, Budget, Chooser, Schedule
 from duo.spec.types import Origin, StepCost
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
@@ -24,17 +24,17 @@ class Learner(PairModel):
     def __post_init__(self) -> None:
         """Nothing is known yet."""
         super().__post_init__()
-        self.chooser = Chooser(self.schedules, Schedule.ASYNC if self.separate_devices else Schedule.OFF)
+        self.chooser = Chooser(self.schedules, ASYNC if self.separate_devices else OFF)
         self._forecast = Forecast(0.0)
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
-        self._last = Schedule.OFF, 0.0  # the schedule of the last step, and the draft's time in it
+        self._last = OFF, 0.0  # the schedule of the last step, and the draft's time in it
         self._since_alone = 0  # tokens since T(1) was measured
         self._may_gain = True  # whether drafting may pay, by what is known
         self._start_text(0)
 
     def _start_text(self, n_prompt: int) -> None:
         """Reset what holds for one generation only."""
-        self._is_worthwhile = self.schedules != (Schedule.OFF,)  # whether a better draft would pay, and there is one
+        self._is_worthwhile = self.schedules != (OFF,)  # whether a better draft would pay, and there is one
         self._in_order = self._mode == REJECTION  # a candidate must not be omitted because of one drafted after it
         self._n_prompt = self._n_unread = n_prompt  # tokens of the text that the draft has not decoded
         self._n_unscored = 0  # tokens since a candidate was last scored
@@ -50,19 +50,19 @@ class Learner(PairModel):
     @property
     def schedule(self) -> Schedule:
         """The schedule to follow now. A target is first measured without a remote draft: it may be on this machine."""
-        if self.remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
-            return Schedule.OFF
+        if self.remote and OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
+            return OFF
         return self.chooser.now
 
     @property
     def prefers_target_alone(self) -> bool:
         """Whether the target was found to be faster without the draft."""
-        return self.chooser.now is Schedule.OFF
+        return self.chooser.now is OFF
 
     @property
     def costs(self) -> CostModel:
         """The cost of decodes in the current schedule."""
-        return self.concurrent if self.schedule is Schedule.ASYNC else self.alone
+        return self.concurrent if self.schedule is ASYNC else self.alone
 
     @property
     def rate(self) -> float:
@@ -77,7 +77,7 @@ class Learner(PairModel):
     @property
     def _must_draft(self) -> bool:
         """Whether drafting was asked for: then schedule sync drafts even where that does not pay."""
-        return self.schedule is Schedule.SYNC and Schedule.OFF not in self.chooser.allowed
+        return self.schedule is SYNC and OFF not in self.chooser.allowed
 
     # What is learned
 
@@ -113,7 +113,7 @@ class Learner(PairModel):
         """The target added `n_tokens` at this cost."""
         self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
         schedule, costs, alone_s = self.schedule, self.costs, self.alone.target_s(1)
-        is_alone = not cost.n_candidates and schedule is not Schedule.ASYNC
+        is_alone = not cost.n_candidates and schedule is not ASYNC
         self._since_alone = 0 if is_alone else self._since_alone + n_tokens
         self._n_unread += n_tokens
         self._n_unscored = 0 if self._scored else self._n_unscored + n_tokens
@@ -125,12 +125,12 @@ class Learner(PairModel):
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
         elif cost.source is Origin.LOOKUP:
             self._n_found += n_tokens - 1
-            is_off = schedule is Schedule.OFF or not self.rate
+            is_off = schedule is OFF or not self.rate
             each_s = alone_s if is_off else 1 / (self.rate * self._bias[schedule].value)  # without the lookup
             gained_s = n_tokens * each_s - cost.total_s
         self._lookup_budget.step(cost.total_s, gained_s, alone_s)
         # Schedule sync without candidates is the target alone.
-        compares = is_own and (schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
+        compares = is_own and (schedule is not SYNC or self._forecast.n_verify > 0)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
         if costs.was_wrong:
             self.chooser.budget.begin_again()
@@ -138,10 +138,10 @@ class Learner(PairModel):
             self.chooser.budget.spend(max(0.0, costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
-        is_first = schedule is Schedule.OFF and self.alone.target(1).n == DEFAULT.first_alone
+        is_first = schedule is OFF and self.alone.target(1).n == DEFAULT.first_alone
         (before, before_s), self._last = self._last, (schedule, costs.draft_s)
         stalls = before is schedule and costs.draft_s > DEFAULT.max_slower * before_s > 0
-        is_due = (is_due or stalls) and (self._has_news or schedule is not Schedule.OFF)
+        is_due = (is_due or stalls) and (self._has_news or schedule is not OFF)
         if not self.rate or is_first or is_due:
             self._review()
 
@@ -152,11 +152,11 @@ class Learner(PairModel):
             self.concurrent.add_draft(seconds, n_sequences=n_sequences)
         elif n_tokens >= DEFAULT.read_least:
             self._read.add(seconds / n_tokens)
-        elif n_tokens == 1 and self.schedule is Schedule.ASYNC:
+        elif n_tokens == 1 and self.schedule is ASYNC:
             self.concurrent.add_draft(seconds)
         elif n_tokens == 1:
             self.alone.add_draft(seconds, self.n_draft_threads)
-        elif n_tokens == 2 and self.schedule is Schedule.SYNC:
+        elif n_tokens == 2 and self.schedule is SYNC:
             self.alone.add_pair(seconds)
             self.alone.guess_s = seconds / DEFAULT.pair[1]  # one that is always right never reads one token alone
 
@@ -204,7 +204,7 @@ class Learner(PairModel):
         """Whether to measure T(1) in schedule sync, whose gain rests on it: the less that is, the more often."""
         gain = max(1 + DEFAULT.least_gain, rate * self.alone.target_s(1))
         is_due = 1 - 1 / gain <= DEFAULT.alone_share * self._since_alone
-        return self.alone.is_doubted or (is_due and Schedule.OFF in self.chooser.allowed)
+        return self.alone.is_doubted or (is_due and OFF in self.chooser.allowed)
 
     def _plan(self) -> bool:
         """Choose the size to measure. Returns whether it is new, and to be measured before a schedule is chosen."""
@@ -214,7 +214,7 @@ class Learner(PairModel):
         is_unsure = known.n == 1 and known.is_fresh
         size = second if known.n and not is_unsure else first
         is_wanted = is_unsure or (self._is_worthwhile and not alone.target(size).is_fresh)
-        self._size = size if is_wanted and self.schedule is Schedule.OFF else 0
+        self._size = size if is_wanted and self.schedule is OFF else 0
         is_new = self._size > 0 and not alone.target(self._size).n
         return is_new and (alone.target(1).n < DEFAULT.first_alone or self._n_arbitrary(self.n_max) > 0)
 
@@ -236,8 +236,8 @@ class Learner(PairModel):
         least, alone_s = DEFAULT.probe_tokens // 2, self.alone.target_s(1)
         silence = DEFAULT.silence if self._may_gain or not self._was_probed else DEFAULT.long_silence
         is_due = self._n_unscored >= silence and self.chooser.n_tokens >= least
-        may_probe = self._is_worthwhile and not self.remote and Schedule.OFF in self.chooser.allowed
-        if self.schedule is Schedule.ASYNC or not (alone_s and is_due and may_probe):
+        may_probe = self._is_worthwhile and not self.remote and OFF in self.chooser.allowed
+        if self.schedule is ASYNC or not (alone_s and is_due and may_probe):
             return 0
         n_affordable = int(self.chooser.budget.credit_s / (self.read_s or DEFAULT.read * alone_s))
         n = self._n_unread if n_affordable >= self._n_unread else min(DEFAULT.probe_tokens, n_affordable)
@@ -257,7 +257,7 @@ class Learner(PairModel):
             return
         estimates = self.estimates(found)
         self._may_gain = self.chooser.may_gain(estimates)
-        if self.schedule is Schedule.OFF:
+        if self.schedule is OFF:
             self._is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
         if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
@@ -269,12 +269,12 @@ class Learner(PairModel):
     def _untried(self) -> set[Schedule]:
         """The schedules whose forecasts rest on what is assumed."""
         if self.calibration.n_scored < DEFAULT.kept_scores:
-            return {Schedule.SYNC, Schedule.ASYNC}
-        return set() if self.concurrent.target_times or self.separate_devices else {Schedule.ASYNC}
+            return {SYNC, ASYNC}
+        return set() if self.concurrent.target_times or self.separate_devices else {ASYNC}
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""
-        self.choose_branches(allowed=Schedule.ASYNC in self.chooser.allowed and not self._in_order)
+        self.choose_branches(allowed=ASYNC in self.chooser.allowed and not self._in_order)
         found, first_s = self.forecasts(), self.costs.target_s(1)
         if found:
             self._forecast = found[self.schedule]

@@ -14,7 +14,7 @@ from duo.spec.costs import CostModel
 from duo.spec.forecast import SURE, Forecast, limit, overlapped, taking_turns
 from duo.spec.means import Mean, Time
 from duo.spec.policy_state import PolicyState, between, duration
-from duo.spec.schedule import ALL, RateEstimate, Schedule
+from duo.spec.schedule import ALL, ASYNC, OFF, SYNC, RateEstimate, Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
 _MIN_BIAS, _MIN_BIAS_REMOTE = 0.5, 0.02
@@ -43,8 +43,8 @@ class PairModel:
         """Nothing is known yet."""
         if self.remote:
             self.separate_devices, self.branches = True, 0
-            self.schedules = tuple(each for each in self.schedules if each is not Schedule.SYNC) or (Schedule.ASYNC,)
-        self.schedules = tuple(self.schedules) if self.n_max else (Schedule.OFF,)
+            self.schedules = tuple(each for each in self.schedules if each is not SYNC) or (ASYNC,)
+        self.schedules = tuple(self.schedules) if self.n_max else (OFF,)
         self._n_branches = 0  # now, in schedule async
         self._compared: list[int] = []  # what this number was chosen for
         self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and concurrent, by free cores; 0: all
@@ -90,12 +90,12 @@ class PairModel:
         if not self.alone.target_s(1) or (self.n_max and not self._knows_concurrent):
             return {}
         acceptance = self.calibration.mean if acceptance is None else acceptance
-        found = {Schedule.OFF: Forecast(1 / self.alone.target_s(1, doubt))}
+        found = {OFF: Forecast(1 / self.alone.target_s(1, doubt))}
         if self.n_max:
             chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
             curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
-            found[Schedule.SYNC] = taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
-            found[Schedule.ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
+            found[SYNC] = taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
+            found[ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
         return found
 
     @property
@@ -128,7 +128,7 @@ class PairModel:
     def max_gain(self) -> float | None:
         """The best rate with an excellent draft and the lowest costs, over the target alone; None while unknown."""
         found = self.forecasts(DEFAULT.excellent, -1.0)
-        return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
+        return max(forecast.rate for forecast in found.values()) / found[OFF].rate if found else None
 
     def estimates(self, found: Mapping[Schedule, Forecast]) -> dict[Schedule, RateEstimate]:
         """What rates() says about these forecasts, and how uncertain it is."""
@@ -144,7 +144,7 @@ class PairModel:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were."""
         found = self.forecasts() if found is None else found
         # A schedule that verifies nothing is the target alone.
-        return {s: each.rate * self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
+        return {s: each.rate * self._bias[s if each.n_verify else OFF].value for s, each in found.items()}
 
     def max_rate(self) -> float:
         """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""

@@ -16,7 +16,7 @@ from duo.spec.constants import DEFAULT
 from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.learner import REJECTION, Learner
 from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
-from duo.spec.schedule import Schedule, schedules_of
+from duo.spec.schedule import ASYNC, OFF, SYNC, schedules_of
 from duo.spec.types import Origin, Proposal, StepCost, common_prefix
 
 __all__ = ["REJECTION", "Decision", "Policy", "StepCost", "policy_for"]
@@ -58,9 +58,9 @@ class Policy(Learner):
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
         """What to do with what the draft and the `others` propose, in a step that may add at most `n_room` tokens."""
         n_max, rate = min(self.n_max, n_room - 1), self._value_of_time  # the target adds a token of its own
-        if not self.rate or n_max <= 0 or (self.schedule is Schedule.SYNC and self._needs_alone(rate)):
+        if not self.rate or n_max <= 0 or (self.schedule is SYNC and self._needs_alone(rate)):
             return Decision(0)
-        if self.schedule is Schedule.OFF and (n := self._n_arbitrary(n_max)):
+        if self.schedule is OFF and (n := self._n_arbitrary(n_max)):
             return Decision(n, origin=next((other.origin for other in others if len(other.guesses) >= n), Origin.ANY))
         chances, found = list[float](), []
         if drafted.guesses:
@@ -76,7 +76,7 @@ class Policy(Learner):
                 found.append((other.origin, theirs, n_same))
         n, value = self._best_drafted(chances, n_max, rate, drafted.next_s)
         best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
-        asks = n > 0 and not chances and self.schedule is Schedule.SYNC and not self._in_order
+        asks = n > 0 and not chances and self.schedule is SYNC and not self._in_order
         curve = self.costs.curve(self.n_max + 1, self._lookup_doubt) if found else ()
         for origin, theirs, n_same in found:
             n_found, found_value = best_ready(theirs, curve, rate)
@@ -93,7 +93,7 @@ class Policy(Learner):
     def _best_drafted(self, chances: Sequence[float], n_max: int, rate: float, next_s: float) -> tuple[int, float]:
         """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
         curve, forecast = self.costs.curve(self.n_max + 1)[: n_max + 1], self._forecast
-        if self.schedule is Schedule.OFF:
+        if self.schedule is OFF:
             return 0, 1 - rate * curve[0]
         draft_s, mean, least = self.costs.draft_s, self.calibration.mean, int(self._must_draft)
         if self._in_order:
@@ -104,7 +104,7 @@ class Policy(Learner):
             # it is made as if none had been drafted yet.
             return n, best_batch((), curve, rate, mean, draft_s or math.inf, draft_s, forecast.worth_of)[1]
         n, value = best_batch(chances, curve, rate, mean, next_s, draft_s, forecast.worth_of)
-        if self.schedule is Schedule.SYNC:
+        if self.schedule is SYNC:
             n = len(chances)
             if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
                 return n + 1, value
@@ -125,7 +125,7 @@ class Policy(Learner):
 
     def lookahead(self) -> Lookahead:
         """How far the draft may run ahead, given what is known now."""
-        if self.schedule is not Schedule.ASYNC:
+        if self.schedule is not ASYNC:
             return Lookahead()
         least = min(DEFAULT.least_survival, self.rate * self.costs.draft_s)
         return Lookahead(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from duo.spec.schedule import Change, Schedule
+from duo.spec.schedule import OFF, Change, Schedule
 
 T = TypeVar("T")
 
@@ -51,4 +51,4 @@ class PolicyStatistics:
     @property
     def has_draft(self) -> bool:
         """Whether there was a draft to choose."""
-        return self.schedules != (Schedule.OFF,)
+        return self.schedules != (OFF,)

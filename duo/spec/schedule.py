@@ -18,7 +18,7 @@ class Schedule(str, Enum):
     OFF = "off"  # the target alone, with all threads
 
 
-ALL = tuple(Schedule)
+ASYNC, SYNC, OFF = ALL = tuple(Schedule)
 
 
 def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
@@ -29,7 +29,7 @@ def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
 def fastest(rates: Mapping[Schedule, float]) -> Schedule:
     """The schedule with the highest rate; the target alone if that is not clearly slower."""
     best = max(rates, key=rates.__getitem__)
-    return best if rates[best] >= (1 + DEFAULT.least_gain) * rates[Schedule.OFF] else Schedule.OFF
+    return best if rates[best] >= (1 + DEFAULT.least_gain) * rates[OFF] else OFF
 
 
 class RateEstimate(NamedTuple):
@@ -99,7 +99,7 @@ class Budget:
 class Chooser:
     """Follows the schedule with the best forecast, and tries others where that pays; a budget pays for losses."""
 
-    def __init__(self, schedules: Sequence[Schedule], first: Schedule = Schedule.OFF) -> None:
+    def __init__(self, schedules: Sequence[Schedule], first: Schedule = OFF) -> None:
         """Each text starts with the schedule `first` or, if that is not one of the `schedules`, the last of these."""
         self._schedules = tuple(schedules)
         self._first = first if first in schedules else schedules[-1]
@@ -126,7 +126,7 @@ class Chooser:
         """
         self.n_tokens += n_tokens
         self._n_steps += 1
-        compares = drafted and self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s
+        compares = drafted and self.now is not OFF and OFF in self.allowed and alone_s
         self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
         is_short = compares and self._lacks_credit and self._n_steps % DEFAULT.first_review == 2
         if self._n_steps < self._next_review and not is_short:
@@ -148,43 +148,43 @@ class Chooser:
 
         `entry_s`: seconds of prefill before the draft can start. `untried`: those of which little was ever measured.
         """
-        if self.now is self._first is Schedule.ASYNC and self.n_tokens < DEFAULT.review_steps:
+        if self.now is self._first is ASYNC and self.n_tokens < DEFAULT.review_steps:
             return  # a draft with hardware of its own costs nothing while it is compared with the text
-        entry_s = entry_s if self.now is Schedule.OFF else 0.0
-        best = max(self.allowed, key=lambda schedule: (estimates[schedule].rate, schedule is Schedule.OFF))
+        entry_s = entry_s if self.now is OFF else 0.0
+        best = max(self.allowed, key=lambda schedule: (estimates[schedule].rate, schedule is OFF))
         here = estimates[self.now]
         likely = here.low if self.now in untried else here.rate
-        may_end = self.now is not Schedule.OFF and Schedule.OFF in self.allowed
+        may_end = self.now is not OFF and OFF in self.allowed
         if best is not self.now and self._pays(best, estimates, entry_s, untried):
             self._invested_s += 0.0 if best in untried else entry_s
             self._change(best, f"{estimates[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
-        elif may_end and self._lacks_credit and likely < estimates[Schedule.OFF].rate:
-            self._change(Schedule.OFF, "drafting has used up its credit")
+        elif may_end and self._lacks_credit and likely < estimates[OFF].rate:
+            self._change(OFF, "drafting has used up its credit")
         elif best is self.now and (trial := self._worth_trying(estimates, entry_s, untried)):
             low, high = estimates[trial][1:]
             self._change(trial, f"a trial: {low:.1f} to {high:.1f} instead of {here.rate:.1f} tokens/s forecast")
 
     def may_gain(self, estimates: RateEstimates) -> bool:
         """Whether drafting may be faster than the target alone."""
-        least = estimates[Schedule.OFF].high * (1 + DEFAULT.least_gain)
+        least = estimates[OFF].high * (1 + DEFAULT.least_gain)
         return any(estimates[schedule].high > least for schedule in self.allowed)
 
     def give_up(self) -> None:
         """The draft has ended: only schedule off remains."""
-        self.allowed = (Schedule.OFF,)
-        if self.now is not Schedule.OFF:
-            self._change(Schedule.OFF, "the draft has ended")
+        self.allowed = (OFF,)
+        if self.now is not OFF:
+            self._change(OFF, "the draft has ended")
 
     def _pays(
         self, schedule: Schedule, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]
     ) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
         here, there = estimates[self.now].rate, estimates[schedule].rate
-        if schedule is Schedule.OFF and there == here:
+        if schedule is OFF and there == here:
             return True  # nothing is drafted, so that nothing is learned either
         if schedule in untried and 2 * entry_s > self.budget.credit_s:
             return False  # nothing would be left for the trial
-        least = here if schedule is Schedule.OFF else here * (1 + DEFAULT.least_gain)
+        least = here if schedule is OFF else here * (1 + DEFAULT.least_gain)
         return there > least and self._room() * (1 / here - 1 / there) > entry_s
 
     def _worth_trying(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:

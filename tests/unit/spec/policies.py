@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 from duo.spec.policy import Decision, Policy, StepCost
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import ASYNC, Schedule
 from duo.spec.types import Guess, Origin, Proposal
 from tests.unit.spec.machines import N_AHEAD
 
-ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 SLOW_TARGET = {1: 0.490, 2: 0.495, 5: 0.540, 9: 0.600}
 FLAT = {n: 0.010 + 0.003 * (n - 1) for n in range(1, 10)}
 STEEP = {n: 0.010 * n for n in range(1, 10)}

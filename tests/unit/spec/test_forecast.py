@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.spec.forecast import Forecast, overlapped, taking_turns
-from duo.spec.schedule import Schedule
 from tests.unit.spec.machines import (
     N_AHEAD,
     SEPARATE,
@@ -16,8 +15,6 @@ from tests.unit.spec.machines import (
     random_case,
     times,
 )
-
-ASYNC = Schedule.ASYNC
 
 CASES = [random_case(seed) for seed in range(40)]
 FAST = [case for case in CASES if case.machine.concurrent_draft_s < 0.95 * case.machine.concurrent_target_s[0]]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import REJECTION, Decision, Policy, StepCost
-from duo.spec.schedule import ALL, Schedule
+from duo.spec.schedule import ALL, ASYNC, OFF, SYNC, Schedule
 from duo.spec.types import Origin
 from tests.unit.spec.machines import N_AHEAD
-from tests.unit.spec.policies import ASYNC, CLIFF, FLAT, OFF, SLOW_TARGET, STEEP, SYNC, decide, policy, scores
+from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, decide, policy, scores
 
 SURE, DOUBTFUL = 9.0, 0.0
 BOTH = pytest.mark.parametrize("schedule", [ASYNC, SYNC])

@@ -13,10 +13,10 @@ from duo.config import MAX_THREADS
 from duo.spec.constants import DEFAULT
 from duo.spec.pair import Machine
 from duo.spec.policy import REJECTION, Decision, Policy, StepCost
-from duo.spec.schedule import ALL, Schedule
+from duo.spec.schedule import ALL, ASYNC, OFF, SYNC, Schedule
 from duo.spec.types import Origin
 from tests.unit.spec.machines import N_AHEAD, SEPARATE, TWO_CORES, times
-from tests.unit.spec.policies import ASYNC, FLAT, OFF, SLOW_TARGET, SYNC, decide, policy, scores
+from tests.unit.spec.policies import FLAT, SLOW_TARGET, decide, policy, scores
 
 STEP = StepCost(0, 0.1, 0.1)
 

@@ -6,9 +6,7 @@ from collections.abc import Collection
 import pytest
 
 from duo.spec.constants import DEFAULT
-from duo.spec.schedule import ALL, Budget, Chooser, RateEstimate, RateEstimates, Schedule
-
-ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
+from duo.spec.schedule import ALL, ASYNC, OFF, SYNC, Budget, Chooser, RateEstimate, RateEstimates, Schedule
 
 ALONE_S = 0.1
 SAVED_S = DEFAULT.horizon * (1 / 10 - 1 / 20)  # within the horizon, at 20 instead of 10 tokens/s
