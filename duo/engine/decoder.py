@@ -1,5 +1,6 @@
 """Decoder: the interface of duo.llama.Context that the engine uses. Cache: one whose tokens the next text may use."""
 
+# ruff: noqa: D102 - duo/llama/context.py describes the methods of a Decoder
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,51 +13,32 @@ from duo.spec.types import Logits, common_prefix
 
 
 class Decoder(Protocol):
-    """A model with a KV cache. One thread at a time calls it, except cancel() and abort()."""
+    """A model with a KV cache, whose methods are those of duo.llama.Context.
+
+    One thread at a time calls it, except cancel() and abort(). Sequences 1 to `n_branches` are beside the text, which
+    is sequence 0. `n_rollback`: tokens of the last batch that can be rolled back, once; None: all, at any time.
+    """
 
     n_ctx: int
     n_batch: int
     n_vocab: int
-    n_rollback: int | None  # tokens of the last batch that can be rolled back, once; None: all tokens, at any time
-    n_branches: int  # sequences 1 to n_branches, besides the text itself, which is sequence 0
+    n_rollback: int | None
+    n_branches: int
 
     @property
-    def was_first(self) -> bool:
-        """Whether the time of the last decode is not representative: see duo.llama.Context."""
-
+    def was_first(self) -> bool: ...
     @property
-    def n_past(self) -> int:
-        """Tokens in the cache."""
-
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        """Append `tokens`; returns logits `[n_rows, n_vocab]` after the last. Raises DecodeError or DecodeAborted."""
-
-    def rollback(self, n_past: int) -> None:
-        """Remove everything from position `n_past` on. Raises RollbackError if that is impossible."""
-
-    def branch(self, sequence: int, n_past: int) -> None:
-        """Make `sequence` the first `n_past` tokens of sequence 0."""
-
-    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        """Append to each sequence, as (sequence, token); returns logits `[n, n_vocab]`. Raises what decode() raises."""
-
-    def adopt(self, sequence: int) -> None:
-        """Make sequence 0 what `sequence` is, which becomes empty."""
-
-    def drop(self, sequence: int) -> None:
-        """Forget `sequence`."""
-
-    def cancel(self) -> None:
-        """Make the current decode, if any, raise DecodeAborted."""
-
-    def abort(self) -> None:
-        """Make the current and every later decode raise DecodeAborted."""
-
-    def resume(self) -> None:
-        """Undo abort()."""
-
-    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set the threads for single tokens and for batches, from the next decode on."""
+    def n_past(self) -> int: ...
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits: ...
+    def rollback(self, n_past: int) -> None: ...
+    def branch(self, sequence: int, n_past: int) -> None: ...
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits: ...
+    def adopt(self, sequence: int) -> None: ...
+    def drop(self, sequence: int) -> None: ...
+    def cancel(self) -> None: ...
+    def abort(self) -> None: ...
+    def resume(self) -> None: ...
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...
 
 
 def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:

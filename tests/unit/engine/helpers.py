@@ -98,18 +98,6 @@ class Unthreaded(LocalDraft):
     def queue(self) -> CandidateQueue:
         return self._queue
 
-    @property
-    def session(self) -> Session:
-        return self._session
-
-    def start(self) -> None:
-        """What the concurrent schedule does first."""
-        self._start_thread()
-
-    def fail(self, error: Exception) -> None:
-        """Its thread has died."""
-        self._fail(error)
-
     def _start_thread(self) -> None:
         if self._thread is None:
             self._queue.open()

@@ -78,15 +78,15 @@ def test_after_an_outcome_came_true_the_draft_goes_on_where_its_branch_ends() ->
     """Nothing of the branch is decoded again, or drafted again."""
     context = FakeContext(lambda _: 5, n_branches=2, others=lambda _: [7, 8])
     draft = begun(context, Preparing(4, 6, 2))
-    draft.start()
+    draft._start_thread()
     draft.drafter.step()
     assert take(draft, 100) == (5,)
     for _ in range(2):
         draft.drafter.step()
     draft.commit((7,), None)
-    assert [guess.token for guess in draft.session.pending] == [5, 5]
+    assert [guess.token for guess in draft._session.pending] == [5, 5]
     n = len(context.batches)
     draft.drafter.step()
     assert (context.tokens, context.batches[n:], context.branches) == ([*PROMPT, 7, 5, 5], [1], {})
     draft.commit((), None)
-    assert [guess.token for guess in draft.session.pending] == [5, 5, 5]
+    assert [guess.token for guess in draft._session.pending] == [5, 5, 5]

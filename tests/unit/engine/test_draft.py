@@ -32,12 +32,12 @@ def concurrent(policy: Policy | None = None, draft_s: float = 0.001, clock: Cloc
     policy = policy or Patient(4, 6, (ASYNC,))
     policy.learn_draft(1, draft_s)
     draft = begun(FakeContext(), policy, clock)
-    draft.start()
+    draft._start_thread()
     return draft
 
 
 def offer(draft: Unthreaded, token: int = 7, *, position: int = NEXT, seconds: float = 0.001) -> None:
-    draft.queue.publish(draft.session.epoch, position, Guess(token, 1.0), 1, seconds)
+    draft.queue.publish(draft._session.epoch, position, Guess(token, 1.0), 1, seconds)
 
 
 # Waits
@@ -61,7 +61,7 @@ def test_what_wakes_the_target(act: Callable[[Unthreaded], None], taken: tuple[i
 
 def test_a_commit_wakes_the_draft() -> None:
     draft = begun(FakeContext(), Eager(4, 1))
-    draft.start()
+    draft._start_thread()
     offer(draft)
     assert wakes(lambda: draft.commit((7,), None), draft.queue.wait_for_room) is True
 
@@ -87,10 +87,10 @@ def test_a_token_drafted_during_a_change_of_schedule_is_scored_and_its_time_igno
     policy = Eager(4, 6, schedule)
     draft = begun(FakeContext(), policy)
     if schedule is SYNC:
-        draft.start()
+        draft._start_thread()
     offer(draft, seconds=8.0)
     draft.commit((7,), None)
-    assert draft.session.accepted == [*PROMPT, 7]
+    assert draft._session.accepted == [*PROMPT, 7]
     assert list(policy.scores) == [(1.0, True)]
     assert (policy.alone.draft_s, policy.concurrent.draft_s) == (0.0, 0.0)
 

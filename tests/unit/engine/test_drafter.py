@@ -73,7 +73,7 @@ class Probed:
 
     def write(self, n: int) -> None:
         """The target writes `n` more tokens."""
-        done = len(self.draft.session.accepted) - len(PROMPT)
+        done = len(self.draft._session.accepted) - len(PROMPT)
         self.draft.commit(TEXT[done : done + n] if n > 0 else [], None)
 
     def probe(self, n_tokens: int = 64) -> Probe:
@@ -84,17 +84,17 @@ class Probed:
 
     def expected(self, n: int) -> list[tuple[float, bool]]:
         """What after_the_last scores for the last `n` tokens."""
-        text = self.draft.session.accepted
+        text = self.draft._session.accepted
         return [(5.0, after_the_last([before]) == right) for before, right in list(pairwise(text))[-n:]]
 
     def continues(self) -> None:
         """The next candidates are those of a draft that has read everything."""
-        text, expected = self.draft.session.accepted, list[int]()
+        text, expected = self.draft._session.accepted, list[int]()
         for _ in range(3):
             assert self.draft.drafter.step()
             expected.append(self.context.choose(text + expected))
         self.draft.commit((), None)
-        assert [guess.token for guess in self.draft.session.pending[:3]] == expected
+        assert [guess.token for guess in self.draft._session.pending[:3]] == expected
         assert self.context.tokens == text + expected[:2]
 
 

@@ -63,7 +63,7 @@ def write(policy: Policy, context: FakeContext, moves: Sequence[int]) -> Writing
             for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
                 step(draft.drafter, context)
         except DecodeError as error:
-            draft.fail(error)
+            draft._fail(error)
 
     def put(step: Step) -> None:
         tokens.extend(step.tokens)
