@@ -230,7 +230,7 @@ def _differs(target: Model, draft: Model) -> bool:
     """Whether the draft has another vocabulary; logs the reason."""
     difference = vocabulary_difference(target, draft)
     if difference:
-        family = family_of((target.path.name, target.metadata("general.name") or ""))
+        family = family_of((target.path.name, target.head.text("general.name")))
         better = family.advice if family is not None else _BETTER
         log.info("%s drafts for %s through the text: %s. %s", draft.path.name, target.path.name, difference, better)
     return difference is not None

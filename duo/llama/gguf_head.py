@@ -17,7 +17,7 @@ from duo.errors import ModelError
 from duo.llama import library
 from duo.llama.fingerprint import Fingerprint, text_difference
 
-TOKENS = "tokenizer.ggml.tokens"
+_TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
 
 # gguf.h, enum gguf_type, and the formats of struct
@@ -77,7 +77,7 @@ class Head:
         finally:
             lib.gguf_free(pointer)
         self.path = path
-        self.tokens = tuple(text for text in self.values.get(TOKENS, ()) if isinstance(text, bytes))
+        self.tokens = tuple(text for text in self.values.pop(_TOKENS, ()) if isinstance(text, bytes))
         self.architecture = self.text("general.architecture")
 
     def has(self, key: str) -> bool:

@@ -31,8 +31,12 @@ class Model(Vocabulary):
         self.devices = devices_for(config)
         self.is_remote = any(device.kind == RPC for device in self.devices)  # an RPC server holds some of its layers
         call = lifeline if self.is_remote else nullcontext()
+        head = Head(config.path)
+        check_head(head, vocabulary_only=vocabulary_only)
+        if not vocabulary_only:
+            self.size = model_size(config, head)
         pointer = self._load(progress, vocabulary_only, call)
-        super().__init__(pointer, config.path, call)
+        super().__init__(pointer, head, call)
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
             self.close()
             raise ModelError(f"{self.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")
@@ -55,10 +59,6 @@ class Model(Vocabulary):
 
     def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
         config, path = self.config, self.config.path
-        head = Head(path)
-        check_head(head, vocabulary_only=vocabulary_only)
-        if not vocabulary_only:
-            self.size = model_size(config, head)
         params = llama_cpp.llama_model_default_params()
         params.load_mode = config.use_mmap + 2 * config.use_mlock  # llama.h, enum llama_load_mode
         params.vocab_only = vocabulary_only

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
 from duo.errors import PromptError
 from duo.llama.chat_template import TAGS, ChatTemplate, Messages, Tools
+from duo.llama.gguf_head import Head
 from duo.llama.handle import Handle
 
 _MAX_TEXT = 2**30  # bytes; llama.cpp counts in 32 bits
@@ -33,10 +33,10 @@ _stack_size = threading.Lock()  # a setting of the process
 class Vocabulary(Handle):
     """The vocabulary of a model that llama.cpp has loaded, with its weights or without."""
 
-    def __init__(self, pointer: Any, path: Path, call: AbstractContextManager[None]) -> None:
-        """`pointer`: llama_model, which this frees; `path`: its file; `call`: see Handle."""
+    def __init__(self, pointer: Any, head: Head, call: AbstractContextManager[None]) -> None:
+        """`pointer`: llama_model, which this frees; `head`: of its file; `call`: see Handle."""
         super().__init__(pointer, llama_cpp.llama_model_free, call=call)
-        self.path = path
+        self.head, self.path = head, head.path
         self.vocabulary = vocabulary = llama_cpp.llama_model_get_vocab(pointer)  # llama.cpp's, valid until close()
         self.vocab_type = int(llama_cpp.llama_vocab_type(vocabulary))  # llama.h, enum llama_vocab_type
         self._is_spm = self.vocab_type == llama_cpp.LLAMA_VOCAB_TYPE_SPM  # SentencePiece
@@ -48,14 +48,6 @@ class Vocabulary(Handle):
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(vocabulary))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(vocabulary))
         self._pieces: dict[int, bytes] = {}
-
-    def metadata(self, key: str) -> str | None:
-        """One metadata value as text; None if the file has no such key."""
-        with self.use() as pointer:
-            size = 1 + llama_cpp.llama_model_meta_val_str(pointer, key.encode(), None, 0)
-            buffer = ctypes.create_string_buffer(size)
-            llama_cpp.llama_model_meta_val_str(pointer, key.encode(), buffer, size)
-        return buffer.value.decode("utf-8", "replace") if size else None
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation."""
@@ -69,16 +61,10 @@ class Vocabulary(Handle):
         with self.use():
             return [token for token in range(self.n_vocab) if is_end(self.vocabulary, token)]
 
-    def token_texts(self) -> list[bytes]:
-        """All tokens as the vocabulary stores them."""
-        text = llama_cpp.llama_vocab_get_text
-        with self.use():
-            return [text(self.vocabulary, token) for token in range(self.n_vocab)]
-
     @functools.cached_property
     def longest_token(self) -> int:
         """The most bytes of a text that one token replaces."""
-        return max(map(len, self.token_texts()))
+        return max(map(len, self.head.tokens))
 
     def n_unknown(self, text: str) -> int:
         """Number of characters of `text` that a SentencePiece vocabulary (others: 0) must spell in bytes."""
@@ -87,7 +73,7 @@ class Vocabulary(Handle):
     @functools.cached_property
     def _characters(self) -> frozenset[str]:
         """The tokens that are one character; ▁ is the space."""
-        texts = (text.decode("utf-8", "replace").replace("▁", " ") for text in self.token_texts())
+        texts = (text.decode("utf-8", "replace").replace("▁", " ") for text in self.head.tokens)
         return frozenset(text for text in texts if len(text) == 1)
 
     @functools.cached_property
@@ -95,7 +81,7 @@ class Vocabulary(Handle):
         """Bytes without a token, if it is a SentencePiece vocabulary, where unknown characters become bytes."""
         if not self._is_spm:
             return frozenset()
-        texts = set(self.token_texts())
+        texts = set(self.head.tokens)
         return frozenset(n for n in range(256) if texts.isdisjoint((b"<0x%02X>" % n, bytes([n]))))
 
     def _spellable(self, text: str) -> str:
@@ -165,7 +151,7 @@ class Vocabulary(Handle):
     @functools.cached_property
     def _adds_space(self) -> bool:
         """Whether the vocabulary puts a space in front of a text: SentencePiece may do so."""
-        return self._is_spm and self.metadata("tokenizer.ggml.add_space_prefix") != "false"
+        return self._is_spm and self.head.integer("tokenizer.ggml.add_space_prefix") != 0
 
     @functools.cached_property
     def _before(self) -> dict[bytes, list[int]]:
@@ -222,15 +208,15 @@ class Vocabulary(Handle):
     def tool_template(self) -> ChatTemplate:
         """The chat template for conversations with tools: some files have two."""
         key = "tokenizer.chat_template.tool_use"
-        return self.chat_template if self.metadata(key) is None else self._template(key)
+        return self._template(key) if self.head.text(key) else self.chat_template
 
     def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
         """The prompt for `messages`, up to the beginning of the assistant's answer. Raises PromptError."""
         return (self.tool_template if tools else self.chat_template).render(messages, tools)
 
     def _template(self, key: str) -> ChatTemplate:
-        source = self.metadata(key)
-        if source is None:
+        source = self.head.text(key)
+        if not source:
             raise PromptError(f"{self.path.name} has no chat template: send a plain prompt instead")
         bos, eos = (
             self.spelling([token]).decode("utf-8", "replace") if token >= 0 else "" for token in (self.bos, self.eos)

@@ -22,20 +22,21 @@ _WORK_PREFIX = "work-"
 
 def cache_dir() -> Path:
     """The cache directory: $DUO_CACHE, $XDG_CACHE_HOME/duo or the system's default. Raises UsageError."""
-    return _user_dir("CACHE", ".cache", "Library/Caches", "cached models: set DUO_CACHE")
+    return _user_dir("DUO_CACHE", ".cache", "Library/Caches", "cached models: set DUO_CACHE")
 
 
 def config_dir() -> Path:
     """The config directory: $DUO_CONFIG, $XDG_CONFIG_HOME/duo or the system's default. Raises UsageError."""
-    return _user_dir("CONFIG", ".config", "Library/Application Support", "profiles: set DUO_CONFIG or profile=False")
+    purpose = "profiles: set DUO_CONFIG or profile=False"
+    return _user_dir("DUO_CONFIG", ".config", "Library/Application Support", purpose)
 
 
-def _user_dir(kind: str, linux: str, mac: str, purpose: str) -> Path:
-    if folder := os.environ.get(f"DUO_{kind}"):
+def _user_dir(own: str, linux: str, mac: str, purpose: str) -> Path:
+    if folder := os.environ.get(own):
         if not Path(folder).is_absolute():
-            raise UsageError(f"DUO_{kind} must be an absolute path, not {folder}")
+            raise UsageError(f"{own} must be an absolute path, not {folder}")
         return Path(folder)
-    base = Path(os.environ.get(f"XDG_{kind}_HOME", ""))
+    base = Path(os.environ.get(f"{own.replace('DUO', 'XDG')}_HOME", ""))
     if base.is_absolute():  # the XDG specification: ignore relative paths
         return base / "duo"
     try:

@@ -115,7 +115,7 @@ class Endpoints:
                 "endpoint_slots": False,
                 "endpoint_props": False,
                 "endpoint_metrics": True,
-                "chat_template": model.metadata("tokenizer.chat_template") or "",
+                "chat_template": model.head.text("tokenizer.chat_template"),
                 "bos_token": engine.detokenize([model.bos] if model.bos >= 0 else []),
                 "eos_token": engine.detokenize([model.eos] if model.eos >= 0 else []),
                 "build_info": f"duo {__version__}",

@@ -107,7 +107,7 @@ def compare_drafts(options: TuneOptions) -> int:
             note("interrupted" + (": the table has what was measured" if found.ranking else ""))
         about = run_facts(engine.slot, options) if options.json else None
         target = engine.slot.target
-        family = family_of((target.path.name, options.hf_repo or "", target.metadata("general.name") or ""))
+        family = family_of((target.path.name, options.hf_repo or "", target.head.text("general.name")))
     if rows := found.ranking:
         rows.sort(key=lambda row: -round(row.gain, 3))  # of equal ones, those that need less come first
         option = f"-hf {options.hf_repo}" if options.hf_repo else f"-m {shlex.quote(str(options.model))}"

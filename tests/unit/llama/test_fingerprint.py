@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -35,8 +36,9 @@ class Words:
     def model(self) -> Model:
         return cast(Model, self)
 
-    def token_texts(self) -> list[bytes]:
-        return list(self.texts)
+    @property
+    def head(self) -> SimpleNamespace:
+        return SimpleNamespace(tokens=self.texts)
 
 
 @cache
