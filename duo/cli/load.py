@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.inputs import back_token
 from duo.cli.options.groups import EngineOptions, GenerationOptions
-from duo.cli.problems import CUDA, best_backend, build_with, require_rpc
+from duo.cli.problems import CUDA, best_backend, build_with, require_rpc, values_of
 from duo.cli.terminal.console import note, progress_bar, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig
@@ -49,17 +49,12 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     if config.back_port is not None:
         config = replace(config, back_token=back_token(config.back_token, options.back_token_file))
 
-    with interruptible(
-        lambda show: load_engine(target, draft, config, remote_drafts=remote_drafts, progress=show)
-    ) as engine:
+    load = partial(load_engine, target, draft, config, remote_drafts=remote_drafts)
+    with interruptible(lambda show: load(progress=show)) as engine:
         if options.is_demo:
             why = "" if options.names_target else "no model given (-m, -hf): "
             note(f"{why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
-        if hint := _draft_hint(engine.slot):
-            note(hint)
-        if config.branches and not _can_branch(engine.slot, config.schedule, is_rejection=is_rejection):
-            needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
-            warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")
+        _say_what_is_unusual(engine.slot, config, is_rejection=is_rejection)
         with engine:
             yield engine
 
@@ -88,18 +83,15 @@ def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
     yield found
 
 
-def _draft_hint(slot: Slot) -> str:
-    """That the draft is not smaller than the target, and so useless; empty otherwise."""
+def _say_what_is_unusual(slot: Slot, config: EngineConfig, *, is_rejection: bool) -> None:
     target, draft = slot.target, slot.draft_model
-    if draft is None or draft.n_bytes < target.n_bytes:
-        return ""
-    sizes = f"{draft.n_bytes / 1e6:.0f} MB, the target {target.n_bytes / 1e6:.0f} MB"
-    return f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?"
-
-
-def _can_branch(slot: Slot, schedule: str, *, is_rejection: bool) -> bool:
-    fits = slot.draft_model is not None and slot.can_speculate and slot.translation is None
-    return fits and schedule in ("auto", "async") and not is_rejection
+    if draft is not None and draft.n_bytes >= target.n_bytes:
+        sizes = f"{draft.n_bytes / 1e6:.0f} MB, the target {target.n_bytes / 1e6:.0f} MB"
+        note(f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?")
+    can_branch = draft is not None and slot.can_speculate and slot.translation is None and not is_rejection
+    if config.branches and not (can_branch and config.schedule in ("auto", "async")):
+        needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
+        warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")
 
 
 def prompt_hint(model: Model, prompt: str) -> str:
@@ -112,14 +104,14 @@ def prompt_hint(model: Model, prompt: str) -> str:
 
 def empty_hint(stop: str, n_predict: int) -> str:
     """Why an answer of at most `n_predict` tokens has no text; `stop`: why it ended."""
-    reasons = {
+    reason = {
         text.LIMIT: "its tokens have no text" if n_predict else "-n 0 only processes the prompt",
         text.END_OF_TEXT: "the model ended the text at once (--ignore-eos continues)",
         text.STOP_STRING: "it began with a stop string (-r)",
         text.CONTEXT_FULL: "the prompt fills the context (-c)",
         text.GRAMMAR_END: "the grammar allows no text",
-    }
-    return f"the answer is empty: {reasons[stop]}" if stop in reasons else ""
+    }.get(stop)
+    return f"the answer is empty: {reason}" if reason else ""
 
 
 def with_servers(options: EngineOptions) -> EngineConfig:
@@ -154,8 +146,6 @@ def check_servers(config: EngineConfig) -> None:
 
 def check_gpu(config: EngineConfig, *, has_draft: bool) -> None:
     """Warn of options that need a GPU if there is none. Raises UsageError for named devices."""
-    if gpus():
-        return
     target, draft = not config.rpc_servers, has_draft and not config.draft_rpc_servers
     devices = {"-dev": target and config.devices, "-devd": draft and config.draft_devices}
     layers = {
@@ -166,7 +156,7 @@ def check_gpu(config: EngineConfig, *, has_draft: bool) -> None:
         "-ngld": draft and config.draft_n_gpu_layers not in ("auto", 0),
     }
     named, asked = (" and ".join(filter(given.get, given)) for given in (devices, layers))
-    if not (named or asked):
+    if not (named or asked) or gpus():
         return
     command = build_with(best_backend(read_host()) or CUDA)
     why = no_gpu_found() or f"llama.cpp was built without a GPU backend; to build it with one: {command}"
@@ -181,6 +171,6 @@ def no_gpu_found() -> str | None:
     built = built_gpu_backends()
     if gpus() or not built:
         return None
-    values = [f"{name}={shlex.quote(value)}" for name, value in hiding_variables(built).items()]
-    suspects = f" with {' and '.join(values)}" if values else ""
+    variables = hiding_variables(built)
+    suspects = f" with {values_of(variables, variables)}" if variables else ""
     return f"llama.cpp finds no GPU for {', '.join(built)}{suspects} (see duo doctor)"

@@ -90,7 +90,7 @@ def _others(here: Installation) -> Iterator[Problem]:
     no_gpu = f"llama.cpp was built with {', '.join(build.gpu_backends)} but finds no GPU"
     if hidden:
         found = ", ".join(f"{device.name}, {device.description}" for device in hidden.devices)
-        named, unset = _values(variables, hidden.variables), f"unset {' '.join(hidden.variables)}"
+        named, unset = values_of(variables, hidden.variables), f"unset {' '.join(hidden.variables)}"
         if build.failure:
             what = f"llama.cpp cannot be loaded: {build.failure}; without {named}, it can be loaded."
             yield Problem("load", what, unset)
@@ -127,14 +127,15 @@ def _driver(here: Installation, what: str) -> Problem:
     backends = here.build.gpu_backends
     names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend])
     if tried := [name for name in names if name in here.environment]:
-        what += f", also without {_values(here.environment, tried)}"
+        what += f", also without {values_of(here.environment, tried)}"
     what += "".join(f'. llama.cpp says: "{line}"' for line in here.build.messages[:1])
     if VULKAN in backends:
         what += ". A Vulkan device of the type CPU, such as llvmpipe, is used only if GGML_VK_VISIBLE_DEVICES names it"
     return Problem("driver", f"{what}. Check the driver:", "; ".join(_CHECKS[name] for name in backends))
 
 
-def _values(variables: Mapping[str, str], names: Iterable[str]) -> str:
+def values_of(variables: Mapping[str, str], names: Iterable[str]) -> str:
+    """The settings of these variables, as a shell has them."""
     return " and ".join(f"{name}={shlex.quote(variables[name])}" for name in names)
 
 

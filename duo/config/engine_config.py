@@ -69,10 +69,9 @@ class EngineConfig:
 
     draft_n_max: int | None = option(
         None,
-        "--draft --draft-max --draft-n --spec-draft-n-max N|auto (auto) "
-        "$LLAMA_ARG_SPEC_DRAFT_N_MAX $LLAMA_ARG_DRAFT_MAX",
-        "Main options", "Maximum number of candidates to verify per decode; 0: no drafting.", who=_DRAFTED,
-        spellings=_AUTO, bounds=Bounds(0, MAX_CANDIDATES, _DRAFT))
+        "--draft --draft-max --draft-n --spec-draft-n-max N|auto (auto) $LLAMA_ARG_SPEC_DRAFT_N_MAX "
+        "$LLAMA_ARG_DRAFT_MAX", "Main options", "Maximum number of candidates to verify per decode; 0: no drafting.",
+        who=_DRAFTED, spellings=_AUTO, bounds=Bounds(0, MAX_CANDIDATES, _DRAFT))
     back_port: int | None = option(
         None, "--back-port N", "Remote drafts", "Port to accept remote drafts on (duo back).", who="duo", bounds=PORTS)
     back_host: str = option(

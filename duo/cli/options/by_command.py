@@ -121,8 +121,7 @@ class BackConfig(EngineConfig):
         (), "--rpc --rpcd HOST:PORT,... $LLAMA_ARG_RPC", "Devices",
         "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", parse=parse_servers)
     n_threads: int | None = option(
-        None, "-t -td --threads N (all cores) $LLAMA_ARG_THREADS", "Threads", "Number of threads.",
-        bounds=THREAD_COUNT)
+        None, "-t -td --threads N (all cores) $LLAMA_ARG_THREADS", "Threads", "Number of threads.", bounds=THREAD_COUNT)
     n_gpu_layers: int | str = option(
         "auto", "-ngl -ngld --gpu-layers N|all|auto $LLAMA_ARG_N_GPU_LAYERS", "Devices",
         "Number of draft layers to offload to its devices; auto: as many as fit.", choices=("auto", "all"),
@@ -172,7 +171,7 @@ class RpcServerOptions(LogOptions):
         "process: use it in a trusted network only.")
     device: Sequence[str] | None = option(
         None, "-d -dev --device NAME,... (all GPUs, or the CPU)", "Server",
-        "Devices to serve, named as by duo --list-devices.", parse=names)
+        "Devices to serve, named as by duo --list-devices.", parse=names, name="devices")
     threads: int | None = option(
         None, "-t --threads N (all cores)", "Server", "Number of CPU threads.", bounds=THREAD_COUNT)
     cache: bool = option(
