@@ -188,20 +188,7 @@ def test_each_sampling_mode_learns_its_own_acceptance(tiny: Path, tmp_path: Path
 # Where a text ends, and that the report says why. tests/unit/engine proves where
 
 
-N_PROMPT = 8  # tokens of "the cat" in the tiny model
 CAT = ("-p", "the cat", "--ignore-eos", "--exact", *ONE_EACH)
-
-
-@pytest.mark.parametrize("drafted", [True, False])
-def test_limits_of_tokens_and_of_the_context(tiny: Path, drafted: bool) -> None:
-    pair = models(tiny, tiny if drafted else None)
-    for n in (0, 1, 7):
-        run = duo(*pair, *CAT, "-n", str(n))
-        assert (run.stopped, run.n_tokens, run.n_prompt, bool(run.stdout)) == ("token limit", n, N_PROMPT, bool(n))
-        assert run.stderr.endswith(" tps: 0.000\n") == (n < 2), "one token has no rate"
-    run = duo(*pair, *CAT, "-n", "1000", "-c", "20")
-    # The last token needs no cell in the context: nothing is decoded after it.
-    assert (run.stopped, run.n_tokens) == ("context full", 20 - N_PROMPT + 1)
 
 
 def test_stop_strings(kin: dict[str, Path]) -> None:
