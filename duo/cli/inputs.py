@@ -33,10 +33,7 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | None:
-    """The prompt of -p or -f, None if neither is given. Raises UsageError, or PromptError if it is empty or not text.
-
-    As in llama.cpp, one newline at the end of a file is removed, and escape sequences are processed if `escape`.
-    """
+    """The prompt of -p or -f; None if neither is given. Raises UsageError, or PromptError if it is empty or no text."""
     if text is not None and file is not None:
         raise UsageError("-p and -f both give a prompt: use only one")
     if file is not None:
@@ -71,7 +68,10 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def read_file(file: str, *, escape: bool = False, limit: int = _MAX_PROMPT) -> tuple[str, str]:
-    """Name and text of a file of at most `limit` bytes, or of standard input for `-`. Raises PromptError."""
+    """Name and text of a file of at most `limit` bytes, or of standard input for `-`. Raises PromptError.
+
+    As in llama.cpp, one newline at the end is removed.
+    """
     name = "standard input" if file == "-" else file
     try:
         if file != "-":

@@ -35,10 +35,7 @@ Show = Callable[[str, float, float | None], bool]
 
 @contextmanager
 def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
-    """The engine that the options describe, for texts of `n_predict` tokens.
-
-    Raises DuoError, or SystemExit after Ctrl-C.
-    """
+    """The engine that the options describe, for `n_predict` tokens. Raises DuoError, or SystemExit after Ctrl-C."""
     plan_threads(options.engine, drafting=False)  # checks them before anything is downloaded
     target, draft = options.model_names()
     config = replace(with_servers(options), n_predict=n_predict)
@@ -115,10 +112,9 @@ def empty_hint(stop: str, n_predict: int) -> str:
 
 
 def with_servers(options: EngineOptions) -> EngineConfig:
-    """How the engine is loaded, with the servers of each model.
+    """How the engine is loaded. The servers of --rpc are the draft's; with --rpcd, or without a draft, the target's.
 
-    Those of --rpc are the draft's; with --rpcd, or without a draft, the target's. With `--draft 0` those of the draft
-    are checked, but not used. Raises UsageError, or DeviceError if llama.cpp was built without RPC.
+    With `--draft 0` those of the draft are checked, but not used. Raises as check_servers() does.
     """
     named, for_draft = tuple(options.engine.rpc_servers), options.engine.draft_rpc_servers
     if for_draft and not options.has_draft:

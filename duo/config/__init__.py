@@ -1,7 +1,4 @@
-"""Configuration as frozen dataclasses that check themselves: each raises UsageError for a value out of range.
-
-A new option is a field of one of these: see `option.py`.
-"""
+"""Frozen dataclasses that raise UsageError for a value out of range. An option is a field of one: see `option.py`."""
 
 from duo.config.engine_config import (
     AUTO_DRAFT,

@@ -1,8 +1,4 @@
-"""What is said about a field of a config, once: as an option of commands, and as a parameter of programs.
-
-The options of the commands, the parameters of load() and generate(), their checks, and the tables in
-docs/configuration.md derive from it.
-"""
+"""What is said about a field of a config, once: options, keyword arguments, checks and documents derive from it."""
 
 from __future__ import annotations
 
@@ -115,10 +111,7 @@ def with_values(config: T, values: Mapping[str, Any], command: str = "") -> T:
 
 
 def check(config: Any) -> None:
-    """Check the fields of `config` against their options; other spellings of values become these values.
-
-    Raises UsageError.
-    """
+    """Check the fields against their options; other spellings of values become these values. Raises UsageError."""
     for name, said, value, one, owner in declared(config):
         if owner is not type(config):
             continue

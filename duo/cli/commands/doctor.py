@@ -29,10 +29,7 @@ def doctor(options: DoctorOptions) -> int:
 
 
 def show_devices(options: RunOptions) -> int:
-    """`duo --list-devices`: print the devices of this machine and of --rpc and --rpcd. Returns the exit status.
-
-    Warns if a GPU is expected but missing. Raises DeviceError.
-    """
+    """`duo --list-devices`: print those of this machine, --rpc and --rpcd; warn of missing GPUs. Raises DeviceError."""
     from duo.cli.load import no_gpu_found  # noqa: PLC0415 - llama.cpp may not be loadable
     from duo.llama.devices import add_server, list_devices  # noqa: PLC0415
 

@@ -58,10 +58,7 @@ def plan(options: PlanOptions) -> int:
 
 
 def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> PairModel:
-    """A pair with the times of `machine`, each of whose candidates is accepted with the same probability.
-
-    `ranks`: see Lookahead.
-    """
+    """A pair with the times of `machine`, whose candidates are all accepted with one probability; see Lookahead."""
     pair = PairModel(n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts)
     pair.learn_machine(machine)
     state = pair.calibration.state()

@@ -98,10 +98,7 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
 def _write(
     options: RunOptions, engine: Engine, text: str, config: GenerationConfig, metrics: Metrics, trace: TraceFile | None
 ) -> tuple[Stream, Sequence[int], int]:
-    """Print the text while it is generated. Returns its stream, its tokens and the exit status.
-
-    Raises BrokenPipeError or DuoError.
-    """
+    """Print a text while it is written: its stream, tokens and the exit status. Raises BrokenPipeError or DuoError."""
     marks = marks_tokens(options.color)
     live = Live(metrics, marks=marks) if options.live and can_be_shown() else None
     if options.live and live is None:
@@ -164,10 +161,7 @@ def _stoppable(start: Callable[[], Stream]) -> Iterator[tuple[Stream, Interrupt]
 
 
 def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[Completion | None, int]:
-    """The text of `request` again, from the target alone. Returns it and the exit status.
-
-    None if it was interrupted, failed, or is too short for a rate. Nothing is learned from it.
-    """
+    """The text of `request` again, from the target alone, and the exit status; None if it failed or has no rate."""
     if sys.stderr.isatty():
         note("generating it with the target alone, to compare (Ctrl-C: skip)")
     config = replace(request.config, stop=replace(request.config.stop, n_predict=n_tokens))

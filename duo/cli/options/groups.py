@@ -130,10 +130,7 @@ class GenerationOptions:
     # fmt: on
 
     def config(self, *, escape: bool = True) -> GenerationConfig:
-        """How a text is generated; a seed of -1 becomes a random one. `escape`: as in read_argument().
-
-        Raises UsageError or PromptError.
-        """
+        """How a text is generated; a seed of -1 becomes a random one. Raises UsageError or PromptError."""
         import secrets  # noqa: PLC0415 - slow: it loads OpenSSL
 
         sampling = replace(
