@@ -17,7 +17,7 @@ from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, whole_
 from tests.unit.cli.runner import duo
 
 # Names of environment variables in the code; the internal one passes a secret to a process that duo starts.
-VARIABLE = re.compile(r'"(_?(?:DUO|XDG)_[A-Z_]+|NO_COLOR|G?OMP_[A-Z_]+|CUDA_VISIBLE_DEVICES)"')
+VARIABLE = re.compile(r'["$ ](_?(?:DUO|XDG)_[A-Z_]+|NO_COLOR|G?OMP_[A-Z_]+|CUDA_VISIBLE_DEVICES)\b')
 INTERNAL = {"DUO_DRAFT_TOKEN"}
 
 
