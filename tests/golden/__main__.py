@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.documents.documents import RECIPES, with_predictions
-from tests.golden import HELP, TRANSCRIPT, help_text, transcript
+from tests.golden import HELP, help_text
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, with_options
 from tests.golden.doctor import DOCTOR, doctor
 from tests.golden.reports import REPORTS, reports
+from tests.golden.transcript import TRANSCRIPT, transcript
 
 
 def main() -> None:

@@ -105,10 +105,8 @@ def _reserve(engine: Engine, prompts: Sequence[Sequence[int]], n_predict: int) -
     n_ctx = min(_N_CTX, *(model.n_ctx_train for model in (slot.target, slot.draft_model) if model))
     longest = max(map(len, prompts))
     if not all(prompts) or longest + n_predict > n_ctx:
-        raise PromptError(
-            f"prompts of 1 to {n_ctx - n_predict} tokens are possible, since {n_predict} more must fit in {n_ctx}, not "
-            f"of {longest}: use a smaller -n"
-        )
+        needed = f"at least 1, and at most {n_ctx} with the {n_predict} that follow"
+        raise PromptError(f"a prompt has {longest} tokens, but needs {needed}: use a smaller -n")
     engine.call(lambda slot: slot.reserve(longest, n_predict))
     if slot.draft is None:
         raise UsageError("nothing to check: one of these models cannot roll back its cache, so there is no drafting")

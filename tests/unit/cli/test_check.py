@@ -55,11 +55,3 @@ def test_a_draft_that_fails_proves_nothing(tiny: Path, monkeypatch: pytest.Monke
     run = duo("check", *models(tiny, tiny), *EXACT)
     assert run.status == 1
     assert "the draft failed (a wire came loose): nothing can be checked" in run.stderr
-
-
-def test_pairs_that_cannot_be_checked(tiny: Path, recurrent: Path) -> None:
-    run = duo("check", *models(tiny, tiny), "-n", "5000")
-    assert (run.status, "use a smaller -n" in run.stderr) == (1, True)
-    run = duo("check", *models(tiny, recurrent))
-    assert run.status == 2
-    assert "nothing to check" in run.stderr

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from duo.diagnose.measure import SIZES, Meter
-from tests.command import Argument, Run, assert_refused
+from tests.command import Argument, Run
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
 
@@ -125,12 +125,6 @@ def test_a_text_that_repeats_itself_is_said(run: Callable[..., Run], monkeypatch
     assert "duo: 2 of 2 texts repeat themselves" in found.stderr
     rows = table(found.text)
     assert float(rows["lookup"][-2]) > 20
-
-
-def test_usage(run: Callable[..., Run], tmp_path: Path, recurrent: Path) -> None:
-    assert_refused(run(model=recurrent), "cannot roll back its cache, so nothing can be drafted for it")
-    assert_refused(run("--json", tmp_path / "no" / "figures.json"), "--json", status=2)
-    assert_refused(run("-n", "600"), "exceed")
 
 
 # The table

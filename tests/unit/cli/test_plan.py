@@ -141,15 +141,6 @@ def test_damaged_statistics(tmp_path: Path) -> None:
             plan(PlanOptions(stats=path))
 
 
-# Usage errors
-
-
-@pytest.mark.parametrize("option", ["--table", "--json"])
-def test_files_that_cannot_be_read(tmp_path: Path, option: str) -> None:
-    for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
-        assert_refused(duo("plan", option, path, *REST), f"{option} {path}: {said}", status=2)
-
-
 def test_invalid_tables_and_times(tmp_path: Path) -> None:
     path = tmp_path / "times"
     for content in (b"", b"1\n", b"1 x\n", b"2 490\n", b"1 0\n", b"0 5\n1 4\n", b"\xff\xfe\0 1\n"):

@@ -14,6 +14,7 @@ from duo.config.engine_config import CACHE_TYPES
 from duo.engine.drafter import Drafter
 from duo.llama.model import Model
 from tests.command import ONE_EACH, Argument, Run, assert_refused, models
+from tests.gguf_files import WORDS, tiny_llama
 from tests.unit.cli.runner import duo
 
 TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "--lookup", "off", *ONE_EACH)
@@ -62,15 +63,6 @@ def test_a_hybrid_target_verifies_as_many_candidates_as_it_can_roll_back(
     assert 0 < statistics["accepted"] < statistics["verified"]
     assert 2 < len(statistics["decodes_by_candidates"]) <= 7, "up to six candidates"
     assert (run.stdout, run.warnings) == (plain(kin[name]), [])
-
-
-def test_more_candidates_than_can_be_rolled_back(kin: dict[str, Path]) -> None:
-    pair = models(kin["lfm2"], kin["llama"])
-    run = duo(*pair, *TEXT, "--draft", "7", "-b", "512")
-    assert run.warnings == ["duo: warning: --draft 7: lfm2.gguf can roll back 6 tokens, so no more are verified"]
-    assert (run.status, run.stdout) == (0, plain(kin["lfm2"]))
-    assert duo(*pair, *TEXT, "--draft", "6").warnings == []
-    assert duo("-m", kin["lfm2"], *TEXT, "--draft", "7").warnings == []
 
 
 @pytest.mark.parametrize("options", [("-ub", "3"), ("-n", "8", "-c", "40", "--draft", "45")])
@@ -201,3 +193,31 @@ def test_stop_strings(kin: dict[str, Path]) -> None:
         run = duo(*arguments, "-r", "zzz", "-r", given)
         assert (run.stopped, run.stdout) == ("stop string", text[: text.index(found[0])])
     assert duo(*arguments, "-r", escape, "--no-escape").stdout == text
+
+
+# Models in several files, and drafts with another vocabulary
+
+
+def test_split_models(tiny: Path, tmp_path: Path) -> None:
+    first = tiny_llama(tmp_path / "split.gguf", max_tensors=4)
+    second, third = (first.with_name(f"split-0000{i}-of-00003.gguf") for i in (2, 3))
+    text = ("-p", "the cat", "-n", "8", "-t", "1")
+    assert duo("-m", first, *text).stdout == duo("-m", tiny, *text).stdout != b""
+    assert_refused(duo("-m", second, "-p", "x"), f"{second}: name the first file of a split model")
+    third.unlink()
+    assert_refused(duo("-m", first, "-p", "x"), f"{third}: no such file")
+    assert_refused(duo("-m", b"\xff.gguf", "-p", "x"), "no such file")
+
+
+@pytest.mark.usefixtures("slow_target")  # so that the draft is asked
+def test_a_draft_with_another_vocabulary(tiny: Path, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "draft.gguf", words=(WORDS[0], "▁lion", *WORDS[2:]))
+    text = ("-p", "the cat", "-n", "16", "--exact", "--schedule", "sync", *ONE_EACH)
+    plain, drafted = duo("-m", tiny, *text), duo(*models(tiny, path), *text)
+    assert (drafted.status, drafted.stdout) == (0, plain.stdout)
+    for said in (
+        "draft.gguf drafts for tiny.gguf through the text: token 260 is '▁cat' to the target and '▁lion' to",
+        "is accepted more often (`duo list` shows which models share one).",
+        "; vocabulary translated, ",
+    ):
+        assert said in drafted.stderr

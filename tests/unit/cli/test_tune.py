@@ -50,15 +50,6 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     assert policy["curve_ms"]["alone"] == pytest.approx([100] * 17)
 
 
-def test_models_that_cannot_roll_back(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
-    for target, draft in ((tiny, recurrent), (recurrent, tiny)):
-        run = duo("tune", *models(target, draft), env={"DUO_CONFIG": str(tmp_path / "config")})
-        assert (run.status, run.stdout) == (0, b"")
-        (line,) = notes(run)
-        assert "a draft cannot be used" in line
-    assert not (tmp_path / "config").exists()
-
-
 def test_without_reliable_times_nothing_is_kept(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Measurements:
         raise MeasurementError("the machine cannot be measured now")

@@ -13,7 +13,7 @@ from duo.cli.options.by_command import RunOptions
 from duo.config.option import declared
 from duo.llama.library import supports_rpc
 from tests.command import assert_refused
-from tests.golden import printed, recorded
+from tests.golden.transcript import make_files, printed, recorded
 from tests.unit.cli.runner import duo
 
 # No such model exists: the options are refused first.
@@ -32,8 +32,17 @@ RPC = [
 ]
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the transcript names."""
+    folder = tmp_path_factory.mktemp("files")
+    make_files(folder)
+    return folder
+
+
 @pytest.mark.parametrize("arguments", recorded())
-def test_the_transcript_is_current(arguments: str) -> None:
+def test_the_transcript_is_current(files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+    monkeypatch.chdir(files)
     assert printed(arguments, recorded()[arguments]) == recorded()[arguments]
 
 
@@ -74,9 +83,7 @@ def test_a_port_in_use(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--json", "--trace", "--log-file"])
-def test_a_file_that_cannot_be_written(tmp_path: Path, option: str) -> None:
-    for path, said in ((tmp_path / "none" / "file", "No such file or directory"), (tmp_path, "Is a directory")):
-        assert_refused(duo(*MISSING.split(), option, path), f"{option} {path}: {said}", status=2)
+def test_a_file_is_tried_and_left_as_it_was(tmp_path: Path, option: str) -> None:
     new, old = tmp_path / "new", tmp_path / "old"
     old.write_text("of a run before")
     for path in (new, old):
