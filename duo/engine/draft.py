@@ -58,25 +58,24 @@ class Source:
         """Stop. A second call does nothing."""
 
 
+@dataclass(frozen=True, slots=True)
 class TextSource(Source):
-    """The text itself: what followed earlier occurrences of its last tokens."""
+    """The text itself: at most `n_most` of what followed earlier occurrences of its last tokens."""
 
-    def __init__(self, lookup: Lookup, n_most: int) -> None:
-        """Proposes at most `n_most` candidates."""
-        self._lookup = lookup
-        self._n_most = n_most
+    lookup: Lookup
+    n_most: int
 
     def begin(self, request: DraftRequest) -> None:
         """See Source."""
-        self._lookup.begin(request.session.accepted)
+        self.lookup.begin(request.session.accepted)
 
     def propose(self) -> Proposal:
         """See Source."""
-        return self._lookup.propose(self._n_most)
+        return self.lookup.propose(self.n_most)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002
         """See Source."""
-        self._lookup.extend(tokens)
+        self.lookup.extend(tokens)
 
 
 class Draft(Source):

@@ -11,8 +11,8 @@ import math
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,8 +30,7 @@ _ENOUGH = 0.1  # core-seconds that others used of those that the decodes need, a
 _QUIET_S = 0.4  # without them, after which the decodes use more
 
 
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
+class CpuTimes(NamedTuple):
     """Seconds of processor time so far, on the processors that this process may use."""
 
     now: float

@@ -109,24 +109,20 @@ class ProfileRecorder:
     n_others: float = 0.0  # cores that other programs used when they first slowed down what was measured
 
     def __post_init__(self) -> None:
-        self._since, self._before = cpu_times(), self.policy.state()
+        self._before = self.policy.state()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Something is measured within."""
-        self._since = cpu_times()
+        since = cpu_times()
         if not self.n_others:
             self._before = self.policy.state()
         try:
             yield
         finally:
-            self.check()
-
-    def check(self) -> None:
-        """Something has been measured since the last call, or since watching() began."""
-        n_others, self._since = other_cpu_use(self._since), cpu_times()
-        if not self.n_others and is_busy(n_others, self.n_threads):
-            self.n_others = n_others
+            n_others = other_cpu_use(since)
+            if not self.n_others and is_busy(n_others, self.n_threads):
+                self.n_others = n_others
 
     def state(self) -> PolicyState | None:
         """What to keep; None if nothing was learned. The log file says what is not kept."""

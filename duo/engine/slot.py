@@ -89,7 +89,7 @@ class Slot:
         self._contexts: list[Context] = []
         self._lock = threading.Lock()  # protects the two below, so that cancel() never affects the next request
         self._request: TextRequest | None = None  # that is being written
-        self._abort: Callable[[], None] | None = None  # ends what is being computed
+        self._abort: Callable[[], None] = lambda: None  # ends what is being computed
 
     def close(self) -> None:
         """Free the contexts."""
@@ -146,8 +146,8 @@ class Slot:
         if draft is not None:
             self._contexts.append(draft)
         if self.config.warmup:
-            self._warm_up(target, draft, n_max, threads, stop)
-            self.recorder.check()
+            with self.recorder.watching():
+                self._warm_up(target, draft, n_max, threads, stop)
         seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.drafting = self.drafting
@@ -236,7 +236,7 @@ class Slot:
         """End this request after the current decode, or in the middle of its prefill or warm-up. From any thread."""
         request.cancelled.set()
         with self._lock:
-            if self._request is request and self._abort is not None:
+            if self._request is request:
                 self._abort()
 
     def interrupt(self) -> None:
@@ -244,8 +244,7 @@ class Slot:
         with self._lock:
             if self._request is not None:
                 self._request.cancelled.set()
-            if self._abort is not None:
-                self._abort()
+            self._abort()
 
     @contextmanager
     def _computing(self, abort: Callable[[], None]) -> Iterator[None]:
@@ -256,7 +255,7 @@ class Slot:
             yield
         finally:
             with self._lock:
-                self._abort = None
+                self._abort = lambda: None
             for context in self._contexts:
                 context.resume()
 

@@ -150,16 +150,6 @@ def test_a_draft_that_prepares_outcomes_is_killed(name: str, moves: list[int], n
     write(Preparing(4, 6), context, moves)
 
 
-def test_outcomes_that_come_true_save_decodes() -> None:
-    """Nothing random, so that it is certain that they are used."""
-
-    def n_steps(policy: Policy) -> int:
-        context = FakeContext(mostly_right, n_branches=4, others=lambda prefix: [next_token(prefix)])
-        return len(write(policy, context, [4, 0] * 60).metrics.steps)  # none between two decodes of the target
-
-    assert n_steps(Preparing(4, 6)) < n_steps(Eager(4, 6))
-
-
 @pytest.mark.parametrize("n_max", [1, 4, 6])
 def test_a_sequential_draft_makes_what_the_target_verifies(n_max: int) -> None:
     target, draft = FakeContext(), FakeContext()

@@ -44,41 +44,20 @@ def test_statistics(metrics: Metrics) -> None:
     assert asdict(found) == {
         "prompt": {"tokens": 10, "seconds": 1.0, "tokens_per_s": 10.0},
         "generation": {  # rates and shares without the first step, which belongs to the prompt
-            "tokens": 7,
-            "seconds": 8.0,
-            "tokens_per_s": 0.75,
-            "time_to_first_token_s": 1.0,
-            "decodes": 3,
-            "tokens_per_decode": 2.0,
-            "target_ms_per_decode": 2000.0,
-            "waited_s": 1.0,
-            "tokens_by_schedule": {"sync": 3, "async": 3},
-            "stop": "token limit",
+            "tokens": 7, "seconds": 8.0, "tokens_per_s": 0.75, "time_to_first_token_s": 1.0, "decodes": 3,
+            "tokens_per_decode": 2.0, "target_ms_per_decode": 2000.0, "waited_s": 1.0,
+            "tokens_by_schedule": {"sync": 3, "async": 3}, "stop": "token limit",
         },
         "draft": {
-            "drafted": 2,
-            "verified": 4,
-            "accepted": 2,
-            "accept_rate": 0.5,
-            "accept_rate_by_position": [0.5, 1.0, 0.0],
-            "decodes_by_candidates": [0, 1, 0, 1],
-            "ms_per_token": 500.0,
-            "computed_s": 1.0,
+            "drafted": 2, "verified": 4, "accepted": 2, "accept_rate": 0.5, "accept_rate_by_position": [0.5, 1.0, 0.0],
+            "decodes_by_candidates": [0, 1, 0, 1], "ms_per_token": 500.0, "computed_s": 1.0,
             "hidden": pytest.approx(1.0 / 1.5),  # 0.5 s concurrent with the prefill, 0.5 s with a decode
-            "unused": 0.0,
-            "error": None,
-            "vocabulary": "shared",
-            "lost_to_translation": 0,
-            "branches": None,
+            "unused": 0.0, "error": None, "vocabulary": "shared", "lost_to_translation": 0, "branches": None,
         },
         "lookup": {
-            "verified": 2,
-            "accepted": 1,
-            "accept_rate": 0.5,
-            "decodes": 1,
-            "accepted_by_schedule": {"async": 1},
+            "verified": 2, "accepted": 1, "accept_rate": 0.5, "decodes": 1, "accepted_by_schedule": {"async": 1},
         },
-    }
+    }  # fmt: skip
     assert (found.tokens_per_s, found.verified, found.accepted) == (0.75, 6, 3)
 
 

@@ -113,28 +113,14 @@ def test_a_decode_is_of_use_if_it_continues_what_came_true(tokens: list[int], is
     assert found is (is_useless or (tokens == [7] and not on_chain))
 
 
-def test_what_was_prepared_for_an_outcome_that_comes_true_is_pending_also_what_comes_late() -> None:
-    queue = preparing()
-    queue.verifies(1)
-    queue.begin()
-    queue.continues([OUTCOME], on_chain=False)
-    queue.publish(0, NEXT + 1, None, 1, 0.1, [(OUTCOME, NEXT + 1, Guess(8, 1.0))])
-    assert queue.wait_for_room(), "it has more to do"
-    queue.begin()
-    queue.continues([OUTCOME], on_chain=False)
-    queue.commit([5], 1)
-    assert [guess.token for guess in queue.look().guesses] == [8]
-    queue.publish(0, NEXT + 1, None, 1, 0.1, [(OUTCOME, NEXT + 2, Guess(9, 1.0))], more=False)
-    state = queue.look()
-    assert [guess.token for guess in state.guesses] == [8, 9]
-    assert [drafted.n_sequences for drafted in state.drafted] == [1]
-
-
 def test_a_verification_wakes_a_draft_that_has_drafted_enough() -> None:
     queue = preparing(n_ahead=0)
     queue.verifies(1)
     assert queue.wait_for_room()
     update = queue.begin()
     assert (update.n_verified, update.may_draft, update.chain) == (NEXT + 1, False, (GUESS,))
+    queue.continues([OUTCOME], on_chain=False)
+    queue.publish(0, NEXT + 1, None, 1, 0.1, [(OUTCOME, NEXT + 1, Guess(8, 1.0))])
+    assert queue.wait_for_room(), "it has more to do"
     queue.commit([7], 1)
     assert queue.begin().n_verified == 0
