@@ -10,20 +10,22 @@ from types import SimpleNamespace
 import pytest
 
 from duo.engine import free_cores
-from duo.engine.free_cores import CoresInUse, CpuTimes, cpu_times, is_busy, other_cpu_use
+from duo.engine.free_cores import CoresInUse, cpu_times, is_busy, other_cpu_use
 
 
 class Processors:
     """Processors 0 and 1 of three, whose times move only here."""
 
     def __init__(self) -> None:
-        self.now, self.own_s = 100.0, 0.0
+        self.now, self.own_s, self.n_cores, self.n_readings = 100.0, 0.0, 2, 0
+        self.is_known = True  # whether the system tells the times
         self._times = [{"user": 0.0, "idle": 0.0, "system": 0.0, "steal": 0.0} for _ in range(3)]
 
     def cpu_times(self, *, percpu: bool) -> list[SimpleNamespace]:
         """As of psutil, on a system that tells no times of interrupts."""
         assert percpu
-        return [SimpleNamespace(**each) for each in self._times]
+        self.n_readings += 1
+        return [SimpleNamespace(**each) for each in self._times] if self.is_known else []
 
     def spend(self, seconds: float, others: float, own: float = 0.0, field: str = "user") -> None:
         """`others` and `own` processors compute for a while; the others are counted in `field`."""
@@ -33,12 +35,27 @@ class Processors:
         self._times[1]["system"] += own * seconds
         self._times[2]["user"] += seconds
 
+    def cores(self, n_cores: int = 2, *, follows: bool = True) -> CoresInUse:
+        self.n_cores = n_cores
+        cores = CoresInUse(follows=follows)
+        cores.begin()
+        return cores
+
+    def decode(self, cores: CoresInUse, seconds: float, others: float) -> int:
+        """Decodes of 0.05 s for so long; the cores that they may use at the end."""
+        for _ in range(round(seconds / 0.05)):
+            self.spend(0.05, others)
+            cores.decoded()
+        return cores.limit or cores.n_cores
+
 
 @pytest.fixture
 def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
     made = Processors()
     monkeypatch.setattr("psutil.cpu_times", made.cpu_times)
     monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset((0, 1)))
+    monkeypatch.setattr(free_cores, "usable_cores", lambda: made.n_cores)
+    monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
     clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s)
     monkeypatch.setattr(free_cores, "time", clock)
     return made
@@ -75,51 +92,16 @@ def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytes
 # How many cores are free
 
 
-class System:
-    """Cores of which others use `n_others`; None: unknown."""
-
-    def __init__(self) -> None:
-        self.now, self.total_s, self.n_readings, self.n_cores = 100.0, 0.0, 0, 0
-        self.n_others: float | None = 0.0
-
-    def times(self) -> CpuTimes:
-        self.n_readings += 1
-        return CpuTimes(self.now, None if self.n_others is None else self.total_s, 0.0)
-
-    def cores(self, n_cores: int = 2, *, follows: bool = True) -> CoresInUse:
-        self.n_cores = n_cores
-        cores = CoresInUse(follows=follows)
-        cores.begin()
-        return cores
-
-    def pause(self, seconds: float, n_others: float | None) -> None:
-        self.n_others = n_others
-        self.now += seconds
-        self.total_s += seconds * (n_others or 0.0)
-
-    def decode(self, cores: CoresInUse, seconds: float, n_others: float | None) -> int:
-        """Decodes of 0.05 s for so long; the cores that they may use at the end."""
-        for _ in range(round(seconds / 0.05)):
-            self.pause(0.05, n_others)
-            cores.decoded()
-        return cores.limit or cores.n_cores
-
-
 @pytest.fixture
-def system(monkeypatch: pytest.MonkeyPatch) -> System:
-    made = System()
-    monkeypatch.setattr(free_cores, "time", SimpleNamespace(monotonic=lambda: made.now))
+def system(processors: Processors, monkeypatch: pytest.MonkeyPatch) -> Processors:
     monkeypatch.setattr(free_cores, "_TICK_S", 1e-6)
-    monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
-    monkeypatch.setattr(free_cores, "cpu_times", made.times)
-    monkeypatch.setattr(free_cores, "usable_cores", lambda: made.n_cores)
-    return made
+    return processors
 
 
-def test_a_text_begins_with_the_cores_that_others_have_left_since_the_last_one(system: System) -> None:
+def test_a_text_begins_with_the_cores_that_others_have_left_since_the_last_one(system: Processors) -> None:
     cores = system.cores(8)
     for n_others, limit in ((3.0, 5), (0.0, 0), (20.0, 1)):
-        system.pause(2.0, n_others)
+        system.spend(2.0, n_others)
         cores.begin()
         assert cores.limit == limit
     assert cores.fewest == 1
@@ -128,12 +110,12 @@ def test_a_text_begins_with_the_cores_that_others_have_left_since_the_last_one(s
 # Next to as many threads, one busy loop gets two thirds of a core, and two get one core.
 @pytest.mark.parametrize(("n_cores", "n_others", "n"), [(2, 0.67, 1), (2, 1.0, 1), (8, 0.9, 7), (8, 2.2, 6)])
 def test_busy_cores_are_left_to_others_within_half_a_second(
-    system: System, n_cores: int, n_others: float, n: int
+    system: Processors, n_cores: int, n_others: float, n: int
 ) -> None:
     assert system.decode(system.cores(n_cores), 0.5, n_others) == n
 
 
-def test_what_is_left_is_used_as_soon_as_others_have_ended(system: System) -> None:
+def test_what_is_left_is_used_as_soon_as_others_have_ended(system: Processors) -> None:
     cores = system.cores(8)
     assert system.decode(cores, 0.5, 3.0) == 5
     assert system.decode(cores, 0.2, 0.9) == 5, "they may pause"
@@ -142,10 +124,10 @@ def test_what_is_left_is_used_as_soon_as_others_have_ended(system: System) -> No
     assert cores.fewest == 5
 
 
-def test_little_load_unknown_load_and_threads_that_were_chosen_have_no_limit(system: System) -> None:
+def test_little_load_unknown_load_and_threads_that_were_chosen_have_no_limit(system: Processors) -> None:
     assert system.decode(system.cores(), 10.0, 0.3) == 2
     assert system.n_readings <= 52, "not at every decode"
     given = system.cores(follows=False)
     assert (system.decode(given, 1.0, 1.0), given.fewest) == (2, 1)
-    system.n_others = None
-    assert system.decode(system.cores(), 1.0, None) == 2
+    system.is_known = False
+    assert system.decode(system.cores(), 1.0, 1.0) == 2
