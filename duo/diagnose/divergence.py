@@ -54,11 +54,7 @@ class Comparison:
 
 
 def compare(
-    engine: Engine,
-    prompt: Sequence[int],
-    config: GenerationConfig,
-    policy: Policy,
-    stop: threading.Event,
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, policy: Policy, stop: threading.Event
 ) -> Comparison:
     """Generate after `prompt` with the engine's draft and `policy`, and with its target alone.
 

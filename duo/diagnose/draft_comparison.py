@@ -19,7 +19,7 @@ from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
-from duo.spec.schedule import Schedule, fastest
+from duo.spec.schedule import Schedule
 from duo.spec.types import Proposal, Source, common_prefix
 
 _BOTH = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft
@@ -41,11 +41,6 @@ class DraftFigures:
     def rates(self) -> dict[Schedule, float]:
         """The forecasts in tokens/s."""
         return {schedule: each.rate for schedule, each in self.policy.forecasts().items()}
-
-    @property
-    def best(self) -> Schedule:
-        """The schedule to use."""
-        return fastest(self.rates)
 
 
 @dataclass(frozen=True, slots=True)

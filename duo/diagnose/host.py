@@ -55,21 +55,18 @@ class Host:
 
 
 def read_host(root: Path = Path("/"), system: str | None = None, machine: str | None = None) -> Host:
-    """Describe this machine; tests use another `root` and `system`."""
+    """Describe this machine, or one with these files."""
     system, machine = system or platform.system(), machine or platform.machine()
     info = dict(re.findall(r"^(.+?)[ \t]*:[ \t]*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE))
     flags = (info.get("flags") or info.get("Features") or "").split()
+    is_apple = (system, machine) == ("Darwin", "arm64")
     return Host(
         system=system,
         machine=machine,
         release=platform.release(),
         cpu=info.get("model name") or platform.processor() or machine,
         instructions=tuple(name for flag, name in _INSTRUCTIONS.items() if flag in flags),
-        gpus=(
-            *_nvidia(root),
-            *_rendering(root),
-            *([Gpu(APPLE, "Apple GPU")] if (system, machine) == ("Darwin", "arm64") else []),
-        ),
+        gpus=(*_nvidia(root), *_rendering(root), *([Gpu(APPLE, "Apple GPU")] if is_apple else [])),
         memory_total=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         memory_available=available_bytes(),
     )
@@ -113,10 +110,7 @@ class Bandwidth:
 
 
 def measure_bandwidth(n_threads: int, n_bytes: int = _USUAL) -> Bandwidth | None:
-    """Read `n_bytes` several times.
-
-    At most a quarter of the available memory is read; None if so little is available that caches would be measured.
-    """
+    """Of at most `n_bytes`, and a quarter of the available memory; None if that would measure caches."""
     n_bytes = min(n_bytes, available_bytes() // 4)
     if n_bytes < _LEAST:
         return None

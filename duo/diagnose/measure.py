@@ -48,9 +48,9 @@ class MeasurementError(DuoError):
 class Meter:
     """Measures a target and a draft, if there is one, on the calling thread. Raises Stopped soon after `stop` is set.
 
-    Times that other programs have disturbed are not used: it measures again. If there are no reliable times before the
-    limit that announce() has set, it uses the others, and `doubts` says why. It raises MeasurementError if there are
-    none at all. The contexts must have room for 64 tokens and 32 rows of logits.
+    It measures again what other programs have disturbed. Without reliable times before the limit that announce() has
+    set, it uses the others, and `doubts` says why; without any, it raises MeasurementError. The contexts must have room
+    for 64 tokens and 32 rows of logits.
     """
 
     def __init__(
@@ -59,9 +59,8 @@ class Meter:
         draft: Decoder | None,
         progress: Progress,
         stop: threading.Event,
-        note: Callable[[str], None],
+        note: Callable[[str], None],  # gets a line for people when the machine is busy
     ) -> None:
-        """`note` gets a line for people when the machine is busy."""
         self.doubts = ""  # why the times are not reliable; empty: they are
         self._target, self._draft = target, draft
         self._progress, self._stop, self._note = progress, stop, note
@@ -94,12 +93,9 @@ class Meter:
         return math.ceil(self._expected_s), math.ceil(limit_s)
 
     def measure(
-        self,
-        target_threads: Sequence[int],
-        draft_threads: Sequence[int] = (),
-        splits: Sequence[tuple[int, int]] = (),
-        concurrent_sizes: Sequence[int] = (),
-    ) -> Measurements:
+        self, target_threads: Sequence[int], draft_threads: Sequence[int] = (),
+        splits: Sequence[tuple[int, int]] = (), concurrent_sizes: Sequence[int] = (),
+    ) -> Measurements:  # fmt: skip
         """All times for these numbers of threads; concurrent ones for these sizes (default: all).
 
         May leave out sizes. Raises MeasurementError if it has too little.
@@ -146,8 +142,7 @@ class Meter:
     ) -> tuple[list[tuple[float, bool]], float]:
         """The (confidence, accepted) of the draft's prediction of each token of `text`, and its tokens for each.
 
-        `text` is what the target writes after `prompt`. The scores end before a token that the draft does not have.
-        `translation`: of a draft with another vocabulary.
+        The target writes `text` after `prompt`. The scores end before a token that the draft does not have.
         """
         assert self._draft is not None
         self._draft.set_threads(n_threads, n_threads)
@@ -162,12 +157,12 @@ class Meter:
             drafter = Drafter(self._draft, side, translation.guesser(ends=True), self._draft.n_vocab, metrics)
         scores: list[tuple[float, bool]] = []
         for right in text:
-            n_asked = 0
-            while not session.pending and n_asked < _MAX_ASKED:
+            for _ in range(_MAX_ASKED):
+                if session.pending:
+                    break
                 self._check("the draft's acceptance rate")
                 if not drafter.step():
                     return scores, 1.0
-                n_asked += 1
             guess = session.pending[0] if session.pending else None
             scores.append((0.0, False) if guess is None else (guess.confidence, guess.token == right))
             queue.commit([right], 0)
@@ -228,7 +223,7 @@ class Meter:
         drafting.result()
 
     def _prepare(self, decoder: Decoder, n_threads: int) -> None:
-        """Let `decoder` hold the tokens after which decodes are timed."""
+        """Let it hold the tokens after which decodes are timed."""
         decoder.set_threads(n_threads, n_threads)
         decoder.rollback(0)
         decode_all(decoder, _PROMPT)
@@ -249,7 +244,7 @@ class Meter:
         return seconds
 
     def _judge(self) -> None:
-        """Keep the times since the last call if nothing has disturbed them; does nothing within _WINDOW_S of it."""
+        """Keep the times since the last call, unless it is less than _WINDOW_S ago; say if others disturb them."""
         if cpu_times().now - self._since.now < _WINDOW_S:
             return
         n_others = other_cpu_use(self._since)

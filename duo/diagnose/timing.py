@@ -50,9 +50,8 @@ class Measurements:
         n_draft, alone = self.fastest_draft, self.target[n_target]
         policy = Policy(n_max, 2 * n_max, draft_threads=(n_draft,), branches=None)
         policy.begin(0, mode="greedy")
-        concurrent, concurrent_draft_s = self.concurrent[split]
         # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
-        draft_s = self.draft[n_draft][1]
+        (concurrent, concurrent_draft_s), draft_s = self.concurrent[split], self.draft[n_draft][1]
         concurrent_draft_s = max(draft_s, concurrent_draft_s)
         for n, seconds in alone.items():
             policy.alone.add_target(n, seconds)

@@ -26,8 +26,7 @@ _RATE_STEPS = 16  # steps over which the rate is averaged
 class TraceFile:
     """Appends what `metrics` records to a file, one event per line, so that the trace survives a crash.
 
-    The thread that calls refresh() formats the events; the two computing threads only append to lists. A full disk
-    ends the trace, not the run: `error` is the first exception of any write.
+    A full disk ends the trace, not the run: `error` is the first exception of any write.
     """
 
     def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from duo.models.demo import demo_pair
 from duo.models.draft_files import check_draft, find_candidates
 from duo.models.families import family_of
 from duo.models.hub import find_model
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import Schedule, fastest
 
 _N_TEXTS = 2
 _LEAST = 0.98  # of the fastest rate: two measurements differ by as much
@@ -75,9 +75,10 @@ class Row:
     def of(cls, path: Path, n_bytes: int, draft: DraftFigures) -> Row:
         """That of a draft."""
         rates, costs = draft.rates, draft.policy.concurrent
-        rate, alone = rates[draft.best], rates[Schedule.OFF]
+        best = fastest(rates)
+        rate, alone = rates[best], rates[Schedule.OFF]
         return cls(
-            path.name, rate, rate / alone, draft.best, draft.acceptance, str(path), n_bytes,
+            path.name, rate, rate / alone, best, draft.acceptance, str(path), n_bytes,
             TRANSLATED if draft.is_translated else SHARED, 1000 * draft.policy.alone.draft_s, 1000 * costs.draft_s,
             [1000 * s for s in costs.curve(SIZES[-1])], draft.n_scored, rates,
         )  # fmt: skip
