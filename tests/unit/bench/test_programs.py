@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from duo.bench.contestants import SPECULATIVE, Program, checked, drafting
+from duo.bench.contestants import SPECULATIVE, Program, checked, drafting, other_programs
 from duo.bench.rounds import Job, ParseError, Run
+from duo.loading import load
+from tests.gguf_files import tiny_llama
 from tests.unit.bench.recorded import JOB, N_TOKENS, PROMPT, TEXT, ended, recorded
 
 COMPLETION, CLI = "llama-completion", "llama-cli"
@@ -61,3 +63,15 @@ def test_command_lines(name: str) -> None:
     if name == SPECULATIVE:
         wanted |= {"-td": "1", "-md": "draft.gguf", "--spec-draft-n-max": "3", "--spec-draft-p-min": "0"}
     assert {option: command[command.index(option) + 1] for option in wanted} == wanted
+
+
+def test_the_program_that_can_draft_does_so_with_every_limit(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "tiny.gguf")
+    paths = {name: Path(name) for name in (COMPLETION, SPECULATIVE)}
+    with load(model, model, n_ctx=128, n_threads=1, draft_n_threads=1, profile=False) as engine:
+        found = other_programs(paths, [2, None, 3], engine)
+    drafting = [(f"{SPECULATIVE} k={k}", "1/1", "CPU+CPU") for k in (2, 3)]
+    assert [(c.name, c.threads, c.devices) for c in found] == [(COMPLETION, "1", "CPU"), *drafting]
+    commands = [" ".join(c.write.command(JOB)) for c in found]  # type: ignore[attr-defined]
+    assert all("-fa auto -ctk f16 -ctv f16 -dev none" in command for command in commands)
+    assert ["-devd none -md draft.gguf" in command for command in commands] == [False, True, True]
