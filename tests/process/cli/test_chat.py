@@ -49,6 +49,12 @@ class Talk(Terminal):
         self.type(text + ENTER)
         return self.read_until(until)
 
+    def converse(self, *turns: tuple[bytes, bytes]) -> None:
+        """Send texts, after each of which there must be certain words; then leave the chat."""
+        for text, words in turns:
+            assert words in self.ask(text)
+        self.leave()
+
     @property
     def modes(self) -> list[Any]:
         """The terminal's attributes."""
@@ -63,20 +69,20 @@ class Talk(Terminal):
 def test_a_conversation_is_sent_in_full() -> None:
     with FakeServer(*(says(f"answer {i}") for i in range(5))) as server, Talk(server.url, "-sys", "One.") as talk:
         assert b"first at " + server.url.encode() in talk.greeting
-        assert b"answer 0\n" in talk.ask(b"a\nb" + b"\x1b\r" + b"c")
-        assert b"answer 1\n" in talk.ask(b"\x1b[200~d\r\ne\x1b[201~")
-        talk.ask(b"/clear")
-        assert b"answer 2\n" in talk.ask(b"//new")
-        assert b"One." in talk.ask(b"/system")
-        talk.ask(b"/system Two\nlines.")
-        assert b"answer 3\n" in talk.ask(b"f")
-        assert b"/what now? is not a command (/help lists them)" in talk.ask(b"/what now?")
-        assert b"/clear idea is not a command" in talk.ask(b"/clear idea")
-        shown = talk.ask(b"/help")
-        assert all(name in shown for name in (b"/exit", b"/clear", b"/regen", b"/system TEXT", b"/stats", b"Ctrl-C"))
-        talk.ask(b"   ")
-        assert b"answer 4\n" in talk.ask(b"// g")
-        talk.leave()
+        talk.converse(
+            (b"a\nb" + b"\x1b\r" + b"c", b"answer 0\n"),
+            (b"\x1b[200~d\r\ne\x1b[201~", b"answer 1\n"),
+            (b"/clear", b"new conversation"),
+            (b"//new", b"answer 2\n"),
+            (b"/system", b"One."),
+            (b"/system Two\nlines.", b"new conversation"),
+            (b"f", b"answer 3\n"),
+            (b"/what now?", b"/what now? is not a command (/help lists them)"),
+            (b"/clear idea", b"/clear idea is not a command"),
+            (b"/help", b"/system TEXT  set the system prompt and begin a new conversation"),
+            (b"   ", b""),
+            (b"// g", b"answer 4\n"),
+        )
     one, two = ("system", "One."), ("system", "Two\nlines.")
     first = [one, ("user", "a\nb\nc")]
     assert server.conversations == [
@@ -118,13 +124,10 @@ def test_a_chat_survives_errors_and_restarts_of_the_server() -> None:
         assert b"cannot connect to " in talk.greeting
         with FakeServer(*replies, port=int(url.rpartition(":")[2])) as server:
             assert b"(Loading model): it is loading or busy, try again later" in talk.ask(b"a")
-            shown = talk.ask(b"b")
-            assert b"half\n" in shown
-            assert b"duo: error: the answer of" in shown
+            assert b"half\nduo: error: the answer of" in talk.ask(b"b")
             assert b"the answer is empty: the model ended the text at once" in talk.ask(b"c")
             assert b"ok\n" in talk.ask(b"d")
-        assert b"cannot connect to " in talk.ask(b"still there?")
-        talk.leave()
+        talk.converse((b"still there?", b"cannot connect to "))
     kept = [("user", "b"), ("assistant", "half"), ("user", "c"), ("assistant", ""), ("user", "d")]
     assert server.conversations == [[("user", "a")], kept[:1], kept[:3], kept]
     # The model is looked up at the start and after each failure: by then it may be another server.
@@ -143,14 +146,13 @@ def test_control_sequences_of_a_server_and_figures() -> None:
     )
     with FakeServer(*replies, models=listed) as server, Talk(server.url) as talk:
         assert b"na[2Jme at" in talk.greeting
-        assert b"\x1b[32ma]\x1b[0m0;title2Jb\tc\nd?\n" in talk.ask(b"hi")
-        assert b"no [2Jway" in talk.ask(b"hi")
-        assert b"\x1b[2m128 tokens, 21.2 tokens/s, 61 of 80 " in talk.ask(b"hi")
-        assert b"\x1b[2m1 tokens\x1b" in talk.ask(b"hi")
-        shown = talk.ask(b"/stats")
-        assert b"last answer: 1 tokens" in shown
-        assert b"all answers: 129 tokens, " in shown
-        talk.leave()
+        talk.converse(
+            (b"hi", b"\x1b[32ma]\x1b[0m0;title2Jb\tc\nd?\n"),
+            (b"hi", b"no [2Jway"),
+            (b"hi", b"\x1b[2m128 tokens, 21.2 tokens/s, 61 of 80 "),
+            (b"hi", b"\x1b[2m1 tokens\x1b"),
+            (b"/stats", b"last answer: 1 tokens\x1b[0m\n\x1b[2mall answers: 129 tokens, "),
+        )
 
 
 def test_an_answer_is_generated_again_and_the_history_is_kept_in_a_private_file(tmp_path: Path) -> None:
@@ -158,13 +160,10 @@ def test_an_answer_is_generated_again_and_the_history_is_kept_in_a_private_file(
     env = {"DUO_CONFIG": str(tmp_path / "new" / "config")}
     with FakeServer(*replies, says("five")) as server:
         with Talk(server.url, "-s", "5", env=env) as talk:
-            assert b"there is no answer yet" in talk.ask(b"/regen")
-            for keys in (b"a", b"/regen", b"/regen", b"/regen", b"b\nc"):
-                talk.ask(keys)
-            talk.leave()
+            texts = (b"a", b"/regen", b"/regen", b"/regen", b"b\nc")
+            talk.converse((b"/regen", b"there is no answer yet"), *((text, b"") for text in texts))
         with Talk(server.url, env=env) as talk:
-            talk.ask(UP * 3)
-            talk.leave()
+            talk.converse((UP * 3, b"five"))
     again, last = [[("user", "a")]] * 4, ("user", "b\nc")
     # A failure without any text keeps the answer that there was.
     assert server.conversations == [*again, [("user", "a"), ("assistant", "thr"), last], [last]]
@@ -233,11 +232,12 @@ def test_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
         found = re.search(rb"(\d+) tokens of conversation, (\d+) of them new", talk.ask(b"/stats"))
         assert found is not None
         assert 0 < int(found[2]) < int(found[1]) - 12
-        assert b"this is the same answer: others need a temperature above 0 (--temp)" in talk.ask(b"/regen")
-        assert b"the context 256 (-c)" in talk.ask(b"word " * 300)
-        talk.ask(b"/clear")
-        assert b" tokens/s" in talk.ask(b"Once more.")
-        talk.leave()
+        talk.converse(
+            (b"/regen", b"this is the same answer: others need a temperature above 0 (--temp)"),
+            (b"word " * 300, b"the context 256 (-c)"),
+            (b"/clear", b""),
+            (b"Once more.", b" tokens/s"),
+        )
 
 
 def test_ctrl_c_stops_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
