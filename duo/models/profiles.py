@@ -65,7 +65,7 @@ def kept_threads(document: ProfileDocument) -> ProfileDocument:
     """The numbers of threads in a document, as {"threads": …}; empty if there are none or they are damaged."""
     try:
         return {"threads": msgspec.convert(document.get("threads"), TunedThreads)}
-    except msgspec.ValidationError:
+    except ValueError:  # or half a character, which is not UTF-8
         return {}
 
 
@@ -122,7 +122,7 @@ def saved_profiles() -> list[SavedProfile]:
     for path in sorted(profiles_dir().glob("*.json")):
         with suppress(FileNotFoundError):  # removed meanwhile
             document, key = _read(path), None
-            with suppress(msgspec.ValidationError, ValueError):
+            with suppress(ValueError):
                 key = msgspec.convert(document.get("for"), Key)
             found.append(SavedProfile(path, path.lstat().st_mtime, document, key))
     return found

@@ -29,7 +29,6 @@ BODY = b'{"prompt": "a", "max_tokens": 5, "stream": true}'
 
 VALID = [
     HEALTH,
-    HEALTH.replace(b"GET", b"HEAD"),
     HEALTH.replace(b"GET", b"OPTIONS"),
     HEALTH.replace(b"/health", b"/v1/models"),
     HEALTH.replace(b"/health", b"/metrics"),

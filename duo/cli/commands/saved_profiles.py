@@ -46,7 +46,7 @@ def table(saved: Sequence[SavedProfile]) -> list[str]:
     if not saved:
         return [f"no profiles in {profiles_dir()}: `duo tune`, and every run with a draft, keeps one"]
     rows = [_row(one) for one in sorted(saved, key=lambda one: -one.modified_s)]
-    lines = columns((_HEADS, *rows), {0, 2, 3, 7, 8})
+    lines = map(printable, columns((_HEADS, *rows), {0, 2, 3, 7, 8}))
     return [*lines, "", f"ms/token of the target and of the draft; in {profiles_dir()}"]
 
 

@@ -100,6 +100,17 @@ def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> N
     assert set(json.loads(used.profile.read_text())) == {"for", "policy"}
 
 
+def test_half_a_character_ends_neither_a_run_nor_the_list(used: Home) -> None:
+    document = json.loads(used.profile.read_text())
+    used.write(json.dumps(document | {"threads": {"target": "\ud800"}}).encode())
+    used.run(n=4)
+    document["for"]["options"][0] = "\ud800"
+    used.write(json.dumps(document).encode())
+    run = duo("tune", "--list", env={"DUO_CONFIG": str(used.config)})
+    assert (run.status, run.stderr) == (0, "")
+    assert "-t ?" in run.text
+
+
 @pytest.mark.parametrize("place", ["{}/file", "{}/file/config", "relative"])
 def test_a_config_directory_that_cannot_be_written(tiny: Path, tmp_path: Path, place: str) -> None:
     arguments = ("-m", tiny, "-md", tiny, *SHORT, "-n", "8", *ONE_EACH)
