@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from duo.config import MAX_BRANCHES, MAX_CANDIDATES, MAX_THREADS
@@ -78,10 +78,6 @@ class CostModel:
         return max(
             one_s, self.pair_times[2].estimate(doubt) if self.pair_times else assumed(DEFAULT.pair, doubt) * one_s
         )
-
-    def draft_threads(self, choices: Sequence[int]) -> int:
-        """The number of threads to draft with, of `choices`: the one that may be the fastest (Auer et al. 2002)."""
-        return min(choices, key=lambda n: self.draft_times[n].estimate(-1.0) if n in self.draft_times else 0.0)
 
     def add_draft(self, seconds: float, n_threads: int = 1, n_sequences: int = 1) -> None:
         """The draft decoded one token in each of `n_sequences`."""

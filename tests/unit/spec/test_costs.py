@@ -139,18 +139,6 @@ def test_a_time_that_shifts_takes_all_others_along() -> None:
     assert found == pytest.approx((30, 48, 6, 60))
 
 
-def test_the_number_of_threads_that_may_be_the_fastest_is_used() -> None:
-    costs, tried = CostModel(), []
-    seconds = {4: 8.0, 2: 5.0, 1: 5.2}
-    for _ in range(12):
-        tried.append(costs.draft_threads((4, 2, 1)))
-        costs.add_draft(seconds[tried[-1]], tried[-1])
-    assert tried[:3] == [4, 2, 1]
-    assert tried.count(4) == 1, "clearly slower"
-    assert tried.count(1) > 1, "it might be the fastest"
-    assert tried[-1] == 2
-
-
 @pytest.mark.parametrize(
     ("now", "factor"), [([10.0], 0.25), ([35.0], 1.0), ([100.0], 1.0), ([100.0] * 3, 2.5), ([35.0, 2.0], 1.0)]
 )

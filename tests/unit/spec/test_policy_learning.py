@@ -72,6 +72,17 @@ def test_the_draft_measured_while_loading_counts_until_it_was_measured_in_a_text
     assert made.read_s == 0.05
 
 
+def test_the_number_of_threads_that_may_be_the_fastest_is_used() -> None:
+    made, seconds, tried = Policy(8, N_AHEAD, draft_threads=(4, 2, 1)), {4: 8.0, 2: 5.0, 1: 5.2}, []
+    for _ in range(12):
+        tried.append(n := made.n_draft_threads)
+        made.alone.add_draft(seconds[n], n)
+    assert tried[:3] == [4, 2, 1]
+    assert tried.count(4) == 1, "clearly slower"
+    assert tried.count(1) > 1, "it might be the fastest"
+    assert tried[-1] == 2
+
+
 def test_statistics_are_json(learned: dict[str, Policy]) -> None:
     found = json.loads(json.dumps(asdict(learned["two cores"].statistics())))
     assert found["schedule"] == "sync"
