@@ -114,15 +114,12 @@ class Emulated(Wrapped):
 
     The prompt is read at real speed: prefill is not emulated. A decode that is aborted in its wait is rolled back, but
     not its branches, which then have one more token: if one of them comes true, the drafter decodes that token again.
+    `devices` are shared with the model that slows this one down; `seed` is that of the noise.
     """
 
     def __init__(
         self, context: Decoder, times: DeviceTimes, account: Account, devices: Devices | None = None, seed: int = 1
     ) -> None:
-        """All `times` are multiplied by the slow-down of `account`, which is that of target and draft.
-
-        `devices`: shared with the model that slows this one down. `seed`: of the noise.
-        """
         super().__init__(context)
         self._times, self._account, self._dice = times, account, random.Random(seed)
         self._devices = devices or Devices()
@@ -133,11 +130,11 @@ class Emulated(Wrapped):
         n, read_s = len(tokens), self._times.read_s
         if not self.n_past and n > 1:
             return self.context.decode(tokens, n_rows)
-        if read_s is None:
-            logits = self._timed(lambda: self.context.decode(tokens, n_rows), n)
-            self._account.on_step()
-            return logits
-        return self._timed(lambda: self.context.decode(tokens, n_rows), 1, (n - 1) * read_s)
+        if read_s is not None:
+            return self._timed(lambda: self.context.decode(tokens, n_rows), 1, (n - 1) * read_s)
+        logits = self._timed(lambda: self.context.decode(tokens, n_rows), n)
+        self._account.on_step()
+        return logits
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         return self._timed(lambda: self.context.decode_each(tokens), min(len(tokens), len(self._times.alone_s)))

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks import servers
@@ -30,16 +30,12 @@ _TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
 _N_JUDGED = 50  # decodes of a draft in another process that are judged together
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Emulation:
-    """Devices that are emulated, `slow_down` times slower than they are, so that real decodes are in time."""
+    """Devices that are emulated, slower than they are, so that real decodes are in time."""
 
     pair: Pair
-    slow_down: float
-    account: Account = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.account = Account(self.slow_down)
+    account: Account  # which has the factor
 
     @property
     def is_far(self) -> bool:
@@ -50,7 +46,7 @@ class Emulation:
         """For the results, as JSON types; times in ms, as they are on the devices."""
         pair, machine = self.pair, self.pair.machine
         return {
-            "machine": pair.machine_name, "pair": pair.name, "slow_down": self.slow_down,
+            "machine": pair.machine_name, "pair": pair.name, "slow_down": self.account.slow_down,
             "target_ms": [round(1000 * each, 3) for each in machine.target_s],
             "draft_ms": [round(1000 * each, 3) for each in pair.draft_alone_s],  # by sequences
             "noise": machine.noise, "delay_ms": round(500 * machine.latency_s, 3), "source": pair.source,
@@ -83,12 +79,9 @@ class Emulation:
         assert slot.draft_model is not None
         context, threads = slot.draft_cache.context, slot.threads
         policy = policy_for(
-            drafting if context.n_branches else replace(drafting, branches=0),
-            threads.draft,
-            separate_devices=self.pair.separate_devices,
-            aborts=self.pair.machine.aborts,
-            kind=kind,
-        )
+            drafting if context.n_branches else replace(drafting, branches=0), threads.draft, kind=kind,
+            separate_devices=self.pair.separate_devices, aborts=self.pair.machine.aborts,
+        )  # fmt: skip
         time_draft(context, slot.draft_model, threads, policy)
         self.account.times.clear()
         return policy
@@ -98,10 +91,10 @@ class Emulation:
         remote = engine.slot.remote
         assert remote is not None
         remote.drafting = replace(engine.slot.drafting, schedule="async")
-        to = stack.enter_context(servers.Relay(port, self.slow_down * self.pair.machine.latency_s / 2)).port
+        to = stack.enter_context(servers.Relay(port, self.account.slow_down * self.pair.machine.latency_s / 2)).port
         code = (
             "from benchmarks.emulation import DeviceTimes, emulate_drafts\n"
-            f"emulate_drafts({self.draft_times()!r}, {self.slow_down!r})"
+            f"emulate_drafts({self.draft_times()!r}, {self.account.slow_down!r})"
         )
         process = stack.enter_context(servers.back(setup, to, patched(code)))
         servers.wait_until(lambda: bool(getattr(remote, "connected", ())), process)
@@ -121,10 +114,10 @@ class Emulation:
         figures = dict(run.figures)
         for name in ("target_ms_per_decode", "draft_ms_per_token"):
             if (value := figures[name]) is not None:
-                figures[name] = value / self.slow_down
+                figures[name] = value / self.account.slow_down
         for name in ("prompt_tokens_per_s", "first_token_s"):  # prefill is not emulated
             del figures[name]
-        return replace(run, tokens_per_s=run.tokens_per_s * self.slow_down, figures=figures)
+        return replace(run, tokens_per_s=run.tokens_per_s * self.account.slow_down, figures=figures)
 
 
 def emulate_drafts(device: DeviceTimes, slow_down: float) -> None:

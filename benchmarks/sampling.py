@@ -76,10 +76,8 @@ def _contestants(setup: Setup) -> list[Contestant]:
 
 def _cost_s() -> float:
     """Median time in s to sample five rows of a large vocabulary at top-k 40, with cold caches."""
-    sampler = Coupled(SamplingConfig(temp=0.8))
-    dice = np.random.default_rng(1)
+    sampler, dice, times = Coupled(SamplingConfig(temp=0.8)), np.random.default_rng(1), []
     batches = [(3 * dice.standard_normal((_ROWS, _VOCABULARY))).astype(np.float32) for _ in range(40)]
-    times = []
     for position, rows in enumerate(batches):
         start = time.perf_counter()
         for i, row in enumerate(rows):

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
@@ -63,8 +63,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     prompt: str
     n_tokens: int
     is_chat: bool
@@ -72,9 +71,8 @@ class Text:
 
     @property
     def fields(self) -> dict[str, Any]:
-        content: dict[str, Any] = {"prompt": self.prompt}
-        if self.is_chat:
-            content = {"messages": [{"role": "user", "content": self.prompt}]}
+        message = {"messages": [{"role": "user", "content": self.prompt}]}
+        content: dict[str, Any] = message if self.is_chat else {"prompt": self.prompt}
         return content | {"max_tokens": self.n_tokens, "ignore_eos": True} | _SAMPLED[self.is_sampled]
 
     def whole(self, lead: Server) -> str:
@@ -215,12 +213,12 @@ def _client(seed: int, lead: Server, texts: dict[Text, str], done: threading.Eve
         kind = dice.choice(("chat" if text.is_chat else "whole", "stream", "disconnect", "invalid"))
         try:
             if kind == "stream":
-                text = replace(text, is_chat=False)
+                text = text._replace(is_chat=False)
                 run = servers.stream(lead, text.prompt, text.n_tokens, **_SAMPLED[text.is_sampled])
                 gap_s = run.figures["longest_gap_s"] or 0.0
                 problem = _difference(texts[text].strip("\n"), run.text)
             elif kind == "disconnect":
-                request = replace(text, is_chat=False, n_tokens=4 * text.n_tokens).fields
+                request = text._replace(is_chat=False, n_tokens=4 * text.n_tokens).fields
                 with closing(streamed(f"{lead.url}/v1/completions", request | {"stream": True})) as pieces:
                     next(pieces, None)
             elif kind == "invalid":

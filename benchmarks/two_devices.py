@@ -12,6 +12,7 @@ from statistics import fmean, geometric_mean, median
 from typing import Any
 
 from benchmarks.contestants import Setup
+from benchmarks.emulated import Account
 from benchmarks.emulation import Emulation
 from benchmarks.runner import Outcome, Scenario, Verdict, mean_rate, note, prompts_of, take, verdict
 from benchmarks.samples import FOLDER
@@ -164,7 +165,7 @@ def marked_pairs(only: Sequence[str] = ()) -> Iterator[tuple[str, Pair]]:
 
 def measured(setup: Setup, name: str, pair: Pair) -> Measured:
     """All contestants on one pair. Raises DuoError, KeyboardInterrupt."""
-    emulation, port = Emulation(pair, pair.slow_down or 1.0), free_port()
+    emulation, port = Emulation(pair, Account(pair.slow_down or 1.0)), free_port()
     prompts = prompts_of(setup)
     prompts = [prompt for prompt in prompts if prompt.category in PROMPTS] or prompts
     with ExitStack() as stack:

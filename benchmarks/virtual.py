@@ -91,7 +91,7 @@ def replay(
         policy.learn_latency(machine.latency_s)
     prompt = [position % 2 for position in range(n_prompt)]
     target, draft = _VirtualTarget(clock, machine), _VirtualDraft(clock, machine) if policy.n_max else None
-    target.read(prompt[:-1])
+    target.append(0, prompt[:-1])
     metrics, guesser = Metrics(clock), _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
     generate(target, draft, policy, prompt, n_tokens, metrics, guesser, _Verifier())
     found = Replay(
@@ -181,19 +181,16 @@ class _VirtualContext:
     def n_past(self) -> int:
         return self._sequences[0][0]
 
-    def read(self, tokens: Sequence[int]) -> None:
-        self._append(0, tokens)
-
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         self._take(self._seconds(len(tokens)))
-        rows = [self._append(0, [token]) for token in tokens]
+        rows = [self.append(0, [token]) for token in tokens]
         return np.array(rows[len(rows) - n_rows :], np.float64).reshape(n_rows, 2)
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         self._take(drafting_s(self._machine, len(tokens)))
-        return np.array([self._append(sequence, [token]) for sequence, token in tokens], np.float64)
+        return np.array([self.append(sequence, [token]) for sequence, token in tokens], np.float64)
 
-    def _append(self, sequence: int, tokens: Sequence[int]) -> tuple[int, bool]:
+    def append(self, sequence: int, tokens: Sequence[int]) -> tuple[int, bool]:
         n, n_right = self._sequences[sequence]
         for token in tokens:
             self._first = self._first if n else token
