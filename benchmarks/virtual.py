@@ -116,7 +116,7 @@ def generate(
     request = DraftRequest(session, ending, metrics, guesser, SamplingConfig(), mode=MODE)
     threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=policy is not None and policy.separate_devices)
     local = None if draft is None or policy is None else LocalDraft(Cache(draft), policy)
-    sources = Sources(Draft(None if local else policy), local, others=others)
+    sources = Sources(local, others=others, alone=Draft(None if local else policy))
     Generation(target, request, verifier, threads, sources).run(lambda _: None, threading.Event())
     if metrics.draft_error:
         raise RuntimeError(metrics.draft_error)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duo.engine")
 
-CLOSING = "the engine is closing"
 T = TypeVar("T")
 
 
@@ -187,7 +186,7 @@ class Engine:
         request.end, job = end, partial(self._write, request)
         with self._lock:
             if self._closing:
-                raise BusyError(CLOSING)
+                raise BusyError("the engine is closing")
             self._texts[request] = job
             self._last = request
         try:

@@ -42,10 +42,10 @@ class ConnectedDrafts(Protocol):
 class Sources:
     """What may propose candidates for a text. One draft is in use at a time, and all others."""
 
-    alone: Draft  # the target without a draft
     draft: Draft | None = None
     preferred: ConnectedDrafts | None = None
     others: Sequence[Source] = ()
+    alone: Draft = field(default_factory=Draft)  # the target without a draft
 
     def choose(self) -> Draft:
         """The draft to use now."""

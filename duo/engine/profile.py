@@ -32,15 +32,14 @@ class PairProfile(Profile):
 
     def load(self) -> ProfileDocument:
         """See Profile. The T(n) are those of the target's profile, if it has any."""
-        document, shared = super().load(), _policy(self._target.load())
-        return document | {"policy": _with_times(document, shared)} if shared and _shares(document) else document
+        document = super().load()
+        return _with_times(document, self._target.load()) if _shares(document) else document
 
     def save(self, document: ProfileDocument) -> None:
         """See Profile."""
         super().save(document)
         if _shares(document):
-            earlier = self._target.load()
-            self._target.save(earlier | {"policy": _with_times(earlier, document["policy"])})
+            self._target.save(_with_times(self._target.load(), document))
 
 
 def _shares(document: ProfileDocument) -> bool:
@@ -55,16 +54,18 @@ def _policy(document: ProfileDocument) -> PolicyState | None:
     return state if isinstance(state, dict) and Policy(1, 2).restore_kept(state) else None
 
 
-def _with_times(document: ProfileDocument, times: PolicyState) -> PolicyState:
-    """The policy of a document with T(n), while no draft computes, of the state `times`."""
-    nothing = Policy(1, 2).state()
+def _with_times(document: ProfileDocument, other: ProfileDocument) -> ProfileDocument:
+    """A document with the T(n), while no draft computes, of another one."""
+    nothing, times = Policy(1, 2).state(), _policy(other)
+    if times is None:
+        return document
     state = _policy(document) or nothing
     costs, empty = state["costs"], nothing["costs"][_ALL]
     for n, (alone, _) in times["costs"].items():
         if alone["target_s"]:
             mine, concurrent = costs.get(n, empty)
             costs = costs | {n: [mine | {"target_s": alone["target_s"]}, concurrent]}
-    return state | {"costs": costs}
+    return document | {"policy": state | {"costs": costs}}
 
 
 def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile:

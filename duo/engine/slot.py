@@ -117,8 +117,8 @@ class Slot:
     ) -> Sources:
         """What may propose candidates for a text; `lookup`: its own tokens, too. By default, the target is alone."""
         if self.lookup is None or not lookup:
-            return Sources(Draft(), draft, remote)
-        return Sources(Draft(self._alone), draft, remote, (TextSource(self.lookup, self.drafting.n_max),))
+            return Sources(draft, remote)
+        return Sources(draft, remote, (TextSource(self.lookup, self.drafting.n_max),), Draft(self._alone))
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.

@@ -138,7 +138,8 @@ def write(case: Case) -> tuple[list[int], int]:
 
         target.during = draft_some
     alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
-    sources = Sources(Draft(alone), local, others=(TextSource(Lookup(), 4),) if case.lookup else ())
+    others = (TextSource(Lookup(), 4),) if case.lookup else ()
+    sources = Sources(local, others=others, alone=Draft(alone))
     tokens: list[int] = []
     Generation(target, request, verifier, THREADS, sources).run(
         lambda step: tokens.extend(step.tokens), threading.Event()

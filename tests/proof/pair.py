@@ -11,7 +11,7 @@ from benchmarks.emulated import Wrapped
 from duo.config import AUTO_DRAFT, MAX_BRANCHES, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.background import background
 from duo.engine.decoder import Cache, Decoder, decode_all
-from duo.engine.draft import Draft, DraftRequest
+from duo.engine.draft import DraftRequest
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
@@ -89,9 +89,7 @@ class Pair:
             cache.end(self.prompt)  # as much of it as is there
             local = LocalDraft(cache, policy)
         target = self.target if before is None else Before(self.target, before)
-        generation = Generation(
-            target, request, Matching(sampler), threads, Sources(Draft(), local), n_logprobs=N_LOGPROBS
-        )
+        generation = Generation(target, request, Matching(sampler), threads, Sources(local), n_logprobs=N_LOGPROBS)
         with background(generation.run, "test") as running:  # a thread of its own: its OpenMP threads end with it
             steps = list(running)
         self.logprobs = [found for step in steps for found in step.logprobs]

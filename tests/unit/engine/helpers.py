@@ -151,7 +151,7 @@ class Writing(Generation):
         if isinstance(draft, FakeContext):
             draft = LocalDraft(Cache(draft), policy or Eager(4, 6))
         self.metrics, self.local = Metrics(), draft
-        request, sources = make_request(ending, prompt, self.metrics), Sources(Draft(), draft, remote)
+        request, sources = make_request(ending, prompt, self.metrics), Sources(draft, remote)
         super().__init__(
             target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0)
         )
