@@ -169,13 +169,6 @@ def serve(host: str, port: int, devices: Sequence[Device], n_threads: int, cache
     function(f"{host}:{port}".encode(), cache and cache.encode(), n_threads, len(devices), pointers)
 
 
-def servable_devices(names: Sequence[str] | None) -> list[Device]:
-    """The devices to serve: those named, by default all GPUs, or the CPU without one. Raises UsageError."""
-    if names is not None:
-        return find_devices(names, cpu=True)
-    return gpus() or [device for device in list_devices() if device.kind == CPU]
-
-
 def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
     """A function of the RPC back end, which may be a separate library. Raises DeviceError if there is none."""
     registry = ggml().ggml_backend_reg_by_name(RPC.encode())

@@ -19,7 +19,8 @@ from duo.errors import DeviceError, UsageError
 from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin
 from duo.llama import child
-from duo.llama.devices import Device, refuses, servable_devices, serve
+from duo.llama.build import CPU
+from duo.llama.devices import Device, find_devices, gpus, refuses, serve
 from duo.models.storage import cache_dir
 
 _LOOK_S = 0.1
@@ -30,7 +31,8 @@ def rpc_server(options: RpcServerOptions) -> int:
     send_log(options)
     require_rpc()
     address = _address(options)
-    devices = servable_devices(options.device)
+    chosen = options.device if options.device is not None else [gpu.name for gpu in gpus()] or [CPU]
+    devices = find_devices(chosen, cpu=True)
     if not devices:
         raise UsageError("-d none: a server needs a device, such as CPU")
     n_threads = options.threads or usable_cores()
