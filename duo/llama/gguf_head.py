@@ -10,7 +10,6 @@ import ctypes
 import functools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from duo.errors import ModelError
@@ -45,6 +44,12 @@ _DIVISORS = {
 _BY_HEADS = ("deepseek2", "olmo2", "phimoe")
 _BY_EXPERTS = ("glm4moe", "grovemoe", "llada-moe", "nemotron_h_moe", "qwen35moe", "qwen4exp")
 _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear attention also if they are absent
+
+_ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
+# Keys of models that keep a state, which cannot be rolled back token by token.
+_STATES = ("ssm.conv_kernel", "ssm.state_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
+# llama.h, enum llama_vocab_type, by the names of tokenisers. Others differ in their tokens, too.
+_TYPES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4, "rwkv": 5, "plamo2": 6}
 
 
 class Head:
@@ -106,6 +111,40 @@ class Head:
             case [int() as value]:
                 return value
         return None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the model is recurrent or hybrid: it cannot draft."""
+        return any(map(self.has, _STATES))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it is without any attention: it cannot be a target with a draft."""
+        return self.keeps_state and not self.number("attention.head_count")
+
+    @property
+    def quantisation(self) -> str:
+        """The format, as file names spell it, such as Q4_K_M; empty if the file does not say."""
+        file_type = self.integer("general.file_type")
+        name = library.file_type_name(file_type) if file_type is not None else ""
+        kind, _, size = name.partition(" - ")
+        if size in ("Small", "Medium", "Large") and name != "Q2_K - Medium":
+            return f"{kind}_{size[0]}"
+        return "" if "unknown" in name else kind
+
+    def shares_vocabulary(self, other: Head) -> bool:
+        """Whether one could draft for the other, as far as headers can tell."""
+        return not (self.vocabulary().difference(other.vocabulary()) or text_difference(self.tokens, other.tokens))
+
+    def vocabulary(self) -> Fingerprint:
+        """What the file says of its vocabulary, without hashes."""
+        vocab_type = _TYPES.get(self.text("tokenizer.ggml.model"), -1)
+        return Fingerprint(vocab_type, len(self.tokens), self._added("bos"), self._added("eos"))
+
+    def _added(self, name: str) -> int | None:
+        """The token `name` (bos, eos) if it is added to a text; -1: it is not; None: the file does not say."""
+        is_added = self.integer(f"tokenizer.ggml.add_{name}_token")
+        return self.integer(f"tokenizer.ggml.{name}_token_id") if is_added else None if is_added is None else -1
 
 
 def _decoded(text: bytes) -> str:
@@ -174,34 +213,8 @@ def _faults(head: Head) -> Iterator[str]:
                     yield f"there is no tensor {name}"
 
 
-# What it says about a model, for a list of models, none of which is loaded
-
-_ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
-# Keys of models that keep a state, which cannot be rolled back token by token.
-_STATES = ("ssm.conv_kernel", "ssm.state_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
-# llama.h, enum llama_vocab_type, by the names of tokenisers. Others differ in their tokens, too.
-_TYPES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4, "rwkv": 5, "plamo2": 6}
-
-
 class NoTextModelError(ModelError):
     """A valid GGUF file that continues no text: an encoder, a projector of images."""
-
-
-@dataclass(frozen=True, slots=True)
-class GgufSummary:
-    """One text model."""
-
-    name: str  # as the file calls it; may be empty
-    architecture: str
-    quantisation: str  # such as Q4_K_M; empty if the file does not say
-    keeps_state: bool  # recurrent or hybrid: it cannot draft
-    is_recurrent: bool  # without any attention: it cannot be a target with a draft
-    vocabulary: Fingerprint  # without hashes
-    tokens: tuple[bytes, ...]
-
-    def shares_vocabulary(self, other: GgufSummary) -> bool:
-        """Whether one could draft for the other, as far as headers can tell."""
-        return not (self.vocabulary.difference(other.vocabulary) or text_difference(self.tokens, other.tokens))
 
 
 def check_text_model(head: Head) -> None:
@@ -210,35 +223,3 @@ def check_text_model(head: Head) -> None:
         raise NoTextModelError(f"{head.path}: not a text model")
     if any(map(head.has, _ENCODERS)):
         raise NoTextModelError(f"{head.path}: an encoder, which continues no text")
-
-
-def summarize(path: Path) -> GgufSummary:
-    """Read the header. Raises ModelError, NoTextModelError among them."""
-    head = Head(path)
-    check_text_model(head)
-    keeps_state = any(map(head.has, _STATES))
-    vocab_type = _TYPES.get(head.text("tokenizer.ggml.model"), -1)
-    return GgufSummary(
-        head.text("general.name"),
-        head.architecture,
-        _quantisation(head.integer("general.file_type")),
-        keeps_state,
-        keeps_state and not head.number("attention.head_count"),
-        Fingerprint(vocab_type, len(head.tokens), _added(head, "bos"), _added(head, "eos")),
-        head.tokens,
-    )
-
-
-def _added(head: Head, name: str) -> int | None:
-    """The token `name` (bos, eos) if it is added to a text; -1: it is not; None: the file does not say."""
-    is_added = head.integer(f"tokenizer.ggml.add_{name}_token")
-    return head.integer(f"tokenizer.ggml.{name}_token_id") if is_added else None if is_added is None else -1
-
-
-def _quantisation(file_type: int | None) -> str:
-    """A number of llama.h, enum llama_ftype, as file names spell it: Q4_K_M."""
-    name = library.file_type_name(file_type) if file_type is not None else ""
-    kind, _, size = name.partition(" - ")
-    if size in ("Small", "Medium", "Large") and name != "Q2_K - Medium":
-        return f"{kind}_{size[0]}"
-    return "" if "unknown" in name else kind

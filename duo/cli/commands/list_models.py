@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from duo.cli.options.by_command import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
-from duo.llama.gguf_head import GgufSummary, NoTextModelError, summarize
+from duo.llama.gguf_head import Head, NoTextModelError, check_text_model
 from duo.models.draft_files import find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
@@ -24,7 +24,7 @@ class Listed:
     path: Path
     n_bytes: int
     n_tokens: int
-    summary: GgufSummary  # with the tokens of the first model of the group, so that they are kept once
+    head: Head  # with the tokens of the first model of the group, so that they are kept once
     group: int  # the same for models that share a vocabulary
 
     @property
@@ -37,8 +37,8 @@ class Listed:
         return (
             self.group == target.group
             and is_small_enough(self.n_bytes, target.n_bytes)
-            and not self.summary.keeps_state
-            and not target.summary.is_recurrent
+            and not self.head.keeps_state
+            and not target.head.is_recurrent
         )
 
 
@@ -56,19 +56,20 @@ def list_models(options: ListOptions) -> int:
 def _read(paths: Sequence[Path]) -> list[Listed]:
     """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
     found: list[Listed] = []
-    groups: list[GgufSummary] = []  # the first of each
+    groups: list[Head] = []  # the first of each
     for path in paths:
         try:
-            summary, n_bytes = summarize(path), size(path)
+            head, n_bytes = Head(path), size(path)
+            check_text_model(head)
         except NoTextModelError:
             continue
         except (ModelError, OSError) as error:
             warn(f"{error}")
             continue
-        group = next((i for i, first in enumerate(groups) if summary.shares_vocabulary(first)), len(groups))
-        groups += [summary] * (group == len(groups))
-        n_tokens = len(summary.tokens)
-        found.append(Listed(path, n_bytes, n_tokens, replace(summary, tokens=groups[group].tokens), group))
+        group = next((i for i, first in enumerate(groups) if head.shares_vocabulary(first)), len(groups))
+        groups += [head] * (group == len(groups))
+        n_tokens, head.tokens = len(head.tokens), groups[group].tokens
+        found.append(Listed(path, n_bytes, n_tokens, head, group))
     found.sort(key=lambda one: (-one.n_bytes, one.path))
     order = list(dict.fromkeys(one.group for one in found))  # the group of the largest model comes first
     for one in found:
@@ -81,10 +82,10 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
         {
             "path": str(one.path),
             "hub": hub_name(one.path),
-            "name": one.summary.name,
-            "architecture": one.summary.architecture,
+            "name": one.head.text("general.name"),
+            "architecture": one.head.architecture,
             "bytes": one.n_bytes,
-            "quantisation": one.summary.quantisation,
+            "quantisation": one.head.quantisation,
             "vocabulary": one.letter,
             "tokens": one.n_tokens,
             "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
@@ -103,7 +104,7 @@ def _table(models: Sequence[Listed]) -> list[str]:
             str(number),
             hub_name(one.path) or _short(one.path),
             size_of(one.n_bytes),
-            one.summary.quantisation,
+            one.head.quantisation,
             f"{one.letter} ({one.n_tokens})",
             ", ".join(str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)),
         )

@@ -12,12 +12,12 @@ from gguf import GGUFValueType as Kind
 
 from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
-from duo.llama import gguf_head
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_head import NoTextModelError, check_head, summarize
+from duo.llama.gguf_head import Head, NoTextModelError, check_head, check_text_model
 from duo.llama.model import Model
 from tests.gguf_files import WORDS, tiny_bpe, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
-from tests.gguf_head import Head, Key
+from tests.gguf_head import Head as Writable
+from tests.gguf_head import Key
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.gguf"
 
 
-def head(path: Path, architecture: str = "llama") -> Head:
+def head(path: Path, architecture: str = "llama") -> Writable:
     """That of a good file, which says that it is of this architecture."""
     make = tiny_qwen35 if architecture == "qwen35" else tiny_llama
-    return Head.read(make(path)).set("general.architecture", architecture.encode())
+    return Writable.read(make(path)).set("general.architecture", architecture.encode())
 
 
-def refusal(changed: Head, path: Path) -> str:
+def refusal(changed: Writable, path: Path) -> str:
     with pytest.raises(ModelError, match=rf"^{path}: .*$") as raised:
         Model(ModelConfig(changed.write(path), n_gpu_layers=0))
     return str(raised.value).removeprefix(f"{path}: ")
@@ -68,14 +68,14 @@ def test_tensors_that_are_absent_or_of_integers_and_a_vocabulary_without_tokens(
 
 def test_a_later_part_of_a_split_model(path: Path) -> None:
     parts = ModelConfig(tiny_llama(path, max_tensors=3)).shards
-    assert refusal(Head.read(parts[1]), path).startswith("name the first file of a split model")
+    assert refusal(Writable.read(parts[1]), path).startswith("name the first file of a split model")
 
 
 def test_what_is_allowed(path: Path) -> None:
     for make in (tiny_mamba, tiny_hybrid, tiny_qwen35, partial(tiny_gemma, window=4)):
-        check_head(gguf_head.Head(make(path)))
-    check_head(gguf_head.Head(head(path, "plamo2").set("plamo2.ssm.group_count", 0).write(path)))  # it has a meaning
-    check_head(gguf_head.Head(head(path, "olmo2").write(path)), vocabulary_only=True)  # without heads
+        check_head(Head(make(path)))
+    check_head(Head(head(path, "plamo2").set("plamo2.ssm.group_count", 0).write(path)))  # it has a meaning
+    check_head(Head(head(path, "olmo2").write(path)), vocabulary_only=True)  # without heads
 
 
 # Vocabularies that lack what llama.cpp takes for granted
@@ -99,7 +99,7 @@ def test_characters_without_tokens(path: Path) -> None:
         assert model.fragment("theé cat".encode()) == model.fragment(b"the cat"), "in a fragment they are left out"
 
 
-# Summaries
+# What they say
 
 
 def test_vocabularies_match_as_those_of_loaded_models(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_vocabularies_match_as_those_of_loaded_models(tmp_path: Path) -> None:
     same = set()
     for one, other in permutations(paths, 2):
         matches = vocabulary_difference(models[one], models[other]) is None
-        assert summarize(paths[one]).shares_vocabulary(summarize(paths[other])) == matches, (one, other)
+        assert Head(paths[one]).shares_vocabulary(Head(paths[other])) == matches, (one, other)
         same |= {f"{one}, {other}"} if matches and one < other else set()
     assert same == {"llama, padded", "hybrid, llama", "hybrid, padded", "padded, too much"}
 
 
 def written(path: Path, **values: object) -> Path:
     """A file with these values."""
-    head = Head([], [], b"").set("general.architecture", b"llama")
+    head = Writable([], [], b"").set("general.architecture", b"llama")
     head.keys.append(Key(b"tokenizer.ggml.tokens", Kind.STRING, [b"a", b"b"], array=True))
     for name, value in values.items():
         head.set(name.replace("__", "."), value)
@@ -131,24 +131,24 @@ def written(path: Path, **values: object) -> Path:
 
 
 def test_what_a_file_does_not_say_is_no_difference(path: Path) -> None:
-    silent = summarize(written(path))
-    says = summarize(written(path, tokenizer__ggml__add_bos_token=1, tokenizer__ggml__bos_token_id=1))
-    assert (silent.vocabulary.bos, says.vocabulary.bos) == (None, 1)
+    silent = Head(written(path))
+    says = Head(written(path, tokenizer__ggml__add_bos_token=1, tokenizer__ggml__bos_token_id=1))
+    assert (silent.vocabulary().bos, says.vocabulary().bos) == (None, 1)
     assert silent.shares_vocabulary(says)
     assert says.shares_vocabulary(silent)
 
 
 def test_formats_and_kinds(path: Path) -> None:
     for make, kind in {tiny_llama: (False, False), tiny_hybrid: (True, False), tiny_mamba: (True, True)}.items():
-        found = summarize(make(path))
+        found = Head(make(path))
         assert (found.keeps_state, found.is_recurrent) == kind
     names = {0: "F32", 1: "F16", 2: "Q4_0", 10: "Q2_K", 15: "Q4_K_M", 16: "Q5_K_S", 30: "IQ4_XS", 5: ""}
     for number, name in names.items():
-        found = summarize(written(path, general__file_type=number, general__name=b"A name"))
-        assert (found.name, found.quantisation.split(" ")[0]) == ("A name", name)
+        found = Head(written(path, general__file_type=number, general__name=b"A name"))
+        assert (found.text("general.name"), found.quantisation.split(" ")[0]) == ("A name", name)
     for values, reason in (
         ({"general__type": b"mmproj"}, "not a text model"),
         ({"llama__pooling_type": 1}, "an encoder"),
     ):
         with pytest.raises(NoTextModelError, match=reason):
-            summarize(written(path, **values))
+            check_text_model(Head(written(path, **values)))
