@@ -27,14 +27,16 @@ def test_commands_say_what_is_missing(built: list[str], found: list[Device], mon
     monkeypatch.setattr(load, "gpus", lambda: found)
     listed = duo("--list-devices", env=HIDDEN)
     assert "CPU: " in listed.text
-    if found or not built:
-        assert (listed.status, listed.stderr) == (0, "")
+    assert (listed.status, listed.stderr) == (0, f"duo: warning: {SAID}\n" if built and not found else "")
+    if found:
         return
-    assert (listed.status, listed.stderr) == (0, f"duo: warning: {SAID}\n")
-    run = ("-m", "missing.gguf", "-p", "x")
-    assert_refused(duo(*run, "-dev", "Vulkan0", env=HIDDEN), f"-dev: {SAID}\n", status=2)
-    layers = duo(*run, "-ngl", "99", env=HIDDEN)
-    assert layers.warnings == [f"duo: warning: -ngl: all layers stay on the CPU: {SAID}"]
+    why = SAID if built else "llama.cpp was built without a GPU backend; to build it with one: "
+    run = ("-m", "missing.gguf", "-md", "missing.gguf", "-p", "x")
+    assert_refused(duo(*run, "-dev", "Vulkan0", env=HIDDEN), f"-dev: {why}", status=2)
+    for options, said in (("-ngl 99", "-ngl"), ("-ngld all", "-ngld"), ("-ngl 1 -ngld 1", "-ngl and -ngld")):
+        (warning,) = duo(*run, *options.split(), env=HIDDEN).warnings
+        assert warning.startswith(f"duo: warning: {said}: all layers stay on the CPU: {why}")
+    assert duo(*run, "-ngl", "0", "-ngld", "auto", env=HIDDEN).warnings == []
 
 
 # --rpc: servers that cannot be reached or do not answer, as scripted sockets

@@ -14,7 +14,6 @@ import pytest
 
 from duo.engine.engine import Engine
 from duo.engine.stream import Stream
-from duo.llama.devices import gpus
 from tests.child import slow_target
 from tests.command import ONE_EACH, Argument, Run, models
 from tests.unit.cli.reference import greedy_text
@@ -156,18 +155,6 @@ def test_a_pipe_is_coloured_only_when_asked_for(tiny: Path, no_color: str) -> No
 
 
 # Warnings
-
-
-@pytest.mark.skipif(bool(gpus()), reason="this build has a GPU")
-def test_layers_for_a_gpu_that_does_not_exist(tiny: Path) -> None:
-    plain = duo(*models(tiny, tiny), *TEXT, "-ngl", "0", "-ngld", "auto")
-    assert plain.warnings == []
-    for options, said in (("-ngl 99", "-ngl"), ("-ngld all", "-ngld"), ("-ngl 1 -ngld 1", "-ngl and -ngld")):
-        run = duo(*models(tiny, tiny), *TEXT, *options.split())
-        (warning,) = run.warnings
-        assert warning.startswith(f"duo: warning: {said}: all layers stay on the CPU: llama.cpp was built")
-        assert "; to build it with one: " in warning
-        assert (run.status, run.stdout) == (0, plain.stdout)
 
 
 def test_more_threads_than_cores(tiny: Path) -> None:
