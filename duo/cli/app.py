@@ -105,8 +105,13 @@ def run() -> int:
         from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415
 
         completion_init()
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["help"]:  # `duo help`, `duo help lead` and `duo version` are what other programs have
+        arguments = [*arguments[1:], "--help"]
+    elif arguments == ["version"]:
+        arguments = ["--version"]
     try:
-        return int(app(_arguments(sys.argv[1:]), prog_name="duo", standalone_mode=False) or 0)
+        return int(app(arguments, prog_name="duo", standalone_mode=False) or 0)
     except DuoError as error:
         from duo.cli.terminal.log import finish_notices  # noqa: PLC0415 - slow, and rarely needed here
 
@@ -127,10 +132,3 @@ def run() -> int:
         say(f"duo: error: cannot write the text: {error.strerror}")
         discard_stdout()
         return 1
-
-
-def _arguments(typed: list[str]) -> list[str]:
-    """The arguments: `duo help`, `duo help lead` and `duo version` are what other programs have for the options."""
-    if typed[:1] == ["help"]:
-        return [*typed[1:], "--help"]
-    return ["--version"] if typed == ["version"] else typed

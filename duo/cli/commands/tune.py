@@ -23,7 +23,7 @@ from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
 from duo.errors import UsageError
-from duo.models.profiles import ProfileDocument
+from duo.models.profiles import ProfileDocument, TunedThreads
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
@@ -34,9 +34,7 @@ _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table
 class Tuned(NamedTuple):
     """The best numbers of threads, a policy that has learned what was measured with them, and what the pair reaches."""
 
-    target: int
-    draft: int
-    concurrent: tuple[int, int]  # of target and draft when concurrent
+    threads: TunedThreads
     policy: Policy
     prospects: Prospects
 
@@ -76,10 +74,7 @@ def _tune_pair(options: TuneOptions) -> int:
         note("interrupted: nothing was saved")
         return measured
     tuned = choose(measured)
-    result: ProfileDocument = {
-        "policy": tuned.policy.state(),
-        "threads": {"target": tuned.target, "draft": tuned.draft, "concurrent": tuned.concurrent},
-    }
+    result: ProfileDocument = {"policy": tuned.policy.state(), "threads": tuned.threads}
     said = [*describe(measured), "", *render(tuned.prospects), "", *advise(measured, tuned)]
     if measured.doubts:
         said[:0] = [f"tentative: {measured.doubts}", ""]
@@ -102,7 +97,7 @@ def choose(measured: Measurements) -> Tuned:
     n_target = max(policies, key=lambda n: policies[n].forecasts()[Schedule.SYNC].rate)
     policy = policies[n_target]
     prospects = foretell(policy, constant=False, prepares=N_SEQUENCES[0] in policy.concurrent.branch_times)
-    return Tuned(n_target, measured.fastest_draft, split, policy, prospects)
+    return Tuned({"target": n_target, "draft": measured.fastest_draft, "concurrent": split}, policy, prospects)
 
 
 def concurrent_threads(measured: Measurements) -> tuple[int, int]:
@@ -121,9 +116,9 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
             f"target's time, and {100 * measured.acceptance:.0f} % are accepted.",
             "Options: --schedule off, or omit -md",
         ]
-    words, threads = "concurrently", tuned.concurrent
+    words, threads = "concurrently", tuned.threads["concurrent"]
     if best is Schedule.SYNC:
-        words, threads = "sequentially", tuned[:2]
+        words, threads = "sequentially", (tuned.threads["target"], tuned.threads["draft"])
     gain, saved = rates[best] / rates[Schedule.OFF], "" if measured.doubts else ", as saved"
     return [
         f"This draft pays: about {gain:.2f} times as fast, running {words}{tuned.prospects.enough}.",

@@ -107,12 +107,12 @@ def advice(found: Measurements) -> tuple[str, str, str]:
 
 def test_the_fastest_numbers_of_threads_are_chosen() -> None:
     tuned, slow = choose(measured()), measured()
-    assert (tuned.target, tuned.draft, tuned.concurrent) == (2, 2, (2, 1))
+    assert tuned.threads == {"target": 2, "draft": 2, "concurrent": (2, 1)}
     slow.draft = {1: {1: 0.005}, 2: {1: 0.02}}
     slow.target[2] = dict.fromkeys(SIZES, 9.0)
     slow.concurrent[2, 1] = (slow.target[2], 0.005)
     tuned = choose(slow)
-    assert (tuned.target, tuned.draft, tuned.concurrent) == (1, 1, (1, 1))
+    assert tuned.threads == {"target": 1, "draft": 1, "concurrent": (1, 1)}
     assert tuned.policy.alone.curve(len(SIZES)) == pytest.approx([0.2] * len(SIZES))
 
 
