@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from duo.config import ContextConfig, ModelConfig
 from duo.llama.gguf_head import MAX_LAYERS, Head
@@ -46,11 +46,7 @@ class ModelSize:
     largest: int  # the largest tensor of any layer
     n_bytes: int  # all weights
     cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
-    n_vocab: int
-    n_embd: int
-    n_head: int
-    n_ff: int  # width of the widest feed-forward layer, over all experts that one token uses
-    n_masks: int  # attention masks: a second one for a sliding window
+    head: Head = field(compare=False)
 
     def offloaded_bytes(self, n_layers: int) -> int:
         """Weights of the last `n_layers` layers and the output, which are on devices."""
@@ -70,14 +66,17 @@ class ModelSize:
         and of what a layer needs: the attention masks, and the larger of its feed-forward halves and, without flash
         attention, the scores of all heads. Float32; the masks are float16 with flash attention.
         """
-        cells, flash = n_cells(config), config.flash_attn != "off"
+        number, cells, flash = self.head.number, n_cells(config), config.flash_attn != "off"
         n_tokens = min(config.n_ubatch, config.n_batch, cells)
         n_copies = _COPIES if n_devices > 1 else 1
-        embeddings = n_tokens * 4 * self.n_embd * (7 + n_copies)
-        masks = n_tokens * (2 if flash else 4) * cells * self.n_masks * n_copies
-        scores = 0 if flash else n_tokens * 4 * self.n_head * cells
-        logits = min(n_tokens, config.n_outputs_max) * 4 * self.n_vocab
-        return embeddings + max(logits, masks + max(scores, n_tokens * 4 * 2 * self.n_ff))
+        n_masks = 2 if number("attention.sliding_window") else 1
+        # Of the widest layer, over all experts that one token uses.
+        n_ff = max(number("feed_forward_length"), number("expert_used_count") * number("expert_feed_forward_length"))
+        embeddings = n_tokens * 4 * number("embedding_length") * (7 + n_copies)
+        masks = n_tokens * (2 if flash else 4) * cells * n_masks * n_copies
+        scores = 0 if flash else n_tokens * 4 * number("attention.head_count") * cells
+        logits = min(n_tokens, config.n_outputs_max) * 4 * len(self.head.tokens)
+        return embeddings + max(logits, masks + max(scores, n_tokens * 4 * 2 * n_ff))
 
     def staging_bytes(self, config: ContextConfig) -> int:
         """More of them if layers stay on the host: in a prefill, tensors and caches are copied to a device in turn."""
@@ -99,19 +98,8 @@ def model_size(config: ModelConfig, head: Head | None = None) -> ModelSize:
             output += size
     if "output.weight" not in tensors:
         output += tensors.get("token_embd.weight", 0)
-    n_used = head.number("expert_used_count")
-    return ModelSize(
-        layers=tuple(layers),
-        output=output,
-        largest=largest,
-        n_bytes=sum(tensors.values()),
-        cache_widths=_cache_widths(head, tensors, len(layers)),
-        n_vocab=len(head.tokens),
-        n_embd=head.number("embedding_length"),
-        n_head=head.number("attention.head_count"),
-        n_ff=max(head.number("feed_forward_length"), n_used * head.number("expert_feed_forward_length")),
-        n_masks=2 if head.number("attention.sliding_window") else 1,
-    )
+    widths = _cache_widths(head, tensors, len(layers))
+    return ModelSize(tuple(layers), output, largest, sum(tensors.values()), widths, head)
 
 
 def _cache_widths(head: Head, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:

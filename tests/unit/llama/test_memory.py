@@ -16,10 +16,8 @@ from duo.llama.model_size import ModelSize
 
 MIB = 1 << 20
 # Four layers of 1 MiB; 1024 bytes of float16 cache for each token and layer.
-SIZE = ModelSize(
-    layers=(MIB,) * 4, output=MIB, largest=MIB, n_bytes=5 * MIB, cache_widths=((256, 256),) * 4, n_vocab=0, n_embd=64,
-    n_head=2, n_ff=64, n_masks=1,
-)  # fmt: skip
+NO_HEAD: Any = None
+SIZE = ModelSize((MIB,) * 4, MIB, MIB, 5 * MIB, ((256, 256),) * 4, NO_HEAD)
 
 
 def check(free: int, total: int, n_ctx: int, n_offloaded: int = 4) -> None:

@@ -14,10 +14,11 @@ from duo.config import ContextConfig, ModelConfig
 from duo.errors import ModelError
 from duo.llama.model import Model
 from duo.llama.model_size import ModelSize, model_size
-from tests.gguf_files import N_EMBD, N_FF, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_files import N_EMBD, N_FF, WORDS, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.published import COMMAND_R, LLAMA_70B, QWEN_32B, Shape, header
 
 F32, MIB = 4, 1 << 20
+N_VOCAB = 259 + len(WORDS)  # of the tiny llama
 
 
 def size_of(path: Path) -> ModelSize:
@@ -46,8 +47,8 @@ def test_the_token_embedding_stays_on_the_host_and_prefill_copies_weights_or_the
 ) -> None:
     attention, feed_forward, norms = 4 * N_EMBD * N_EMBD, 3 * N_EMBD * N_FF, 2 * N_EMBD
     assert llama.layers == (F32 * (attention + feed_forward + norms),)
-    assert llama.output == F32 * (llama.n_vocab * N_EMBD + N_EMBD)
-    assert llama.n_bytes - llama.output - sum(llama.layers) == F32 * llama.n_vocab * N_EMBD
+    assert llama.output == F32 * (N_VOCAB * N_EMBD + N_EMBD)
+    assert llama.n_bytes - llama.output - sum(llama.layers) == F32 * N_VOCAB * N_EMBD
     assert llama.staging_bytes(ContextConfig(64, 1, 1)) == 256 * 2 * N_EMBD * 2
     quantised = ContextConfig(64, 1, 1, type_k="q4_0", type_v="q4_0")
     assert llama.staging_bytes(quantised) == llama.largest == F32 * N_EMBD * N_FF
