@@ -17,45 +17,24 @@ from duo.diagnose.measure import SIZES, Meter
 from duo.diagnose.timing import Measurements
 from duo.errors import ModelError, PromptError
 from duo.llama.model import Model
-from duo.spec.schedule import Schedule, fastest
+from duo.spec.schedule import Schedule
 from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
 
-ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 FLAT, STEEP = ({n: 0.1 * n**power for n in SIZES} for power in (0, 1))  # the cost of batches
 
 
-def drafted(
-    draft_s: float,
-    share: float,
-    slower: float = 1.0,
-    times: dict[int, float] = FLAT,
-    pair: float = 1.3,
-    n_max: int = 16,
-) -> DraftFigures:
-    """A draft of which `share` of the predictions is right; it is as sure of all."""
-    found = Measurements({1: times}, {1: {1: draft_s, 2: pair * draft_s}})
-    found.concurrent[1, 1] = {n: slower * s for n, s in times.items()}, slower * draft_s
-    found.scores = [(3.0, i < round(100 * share)) for i in range(100)]
-    return DraftFigures(False, found.policy(1, (1, 1), n_max), found.acceptance, 100)
+def sync_rate(draft_s: float, share: float, pair: float = 1.3, n_max: int = 16) -> float:
+    """The forecast with a draft of which `share` of the predictions is right; it is as sure of all."""
+    scores = [(3.0, i < round(100 * share)) for i in range(100)]
+    found = Measurements({1: FLAT}, {1: {1: draft_s, 2: pair * draft_s}}, {(1, 1): (FLAT, draft_s)}, scores=scores)
+    return found.policy(1, (1, 1), n_max).forecasts()[Schedule.SYNC].rate
 
 
-def test_the_schedule_is_the_one_that_pays_most() -> None:
-    assert fastest(drafted(0.03, 0.8).rates) is ASYNC
-    assert fastest(drafted(0.03, 0.8, slower=3.0).rates) is SYNC
-    for figures in (drafted(0.2, 0.8), drafted(0.005, 0.0), drafted(0.005, 0.8, times=STEEP, slower=2.0)):
-        assert fastest(figures.rates) is OFF
-        assert figures.rates[OFF] == pytest.approx(10)
-
-
-def test_the_forecast_increases_with_acceptance_and_speed() -> None:
-    rates = [max(drafted(0.01, share).rates.values()) for share in (0.3, 0.6, 0.9)]
-    assert rates == sorted(rates)
-    assert 1.1 < rates[0] / 10 < rates[2] / 10 < 10
-    assert max(drafted(0.03, 0.6).rates.values()) < rates[1]
-    cheap, dear = (drafted(0.055, 0.8, pair=pair).rates for pair in (1.0, 1.9))
-    assert cheap[SYNC] > dear[SYNC] >= dear[OFF] == pytest.approx(10)
-    few, many = (drafted(0.0001, 1.0, n_max=n).rates[SYNC] for n in (2, 16))
-    assert 25 < few <= 30 < many, "no more candidates than the target can verify"
+def test_the_forecast_has_what_was_measured() -> None:
+    assert 10 < sync_rate(0.01, 0.3) < sync_rate(0.01, 0.6) < sync_rate(0.01, 0.9) < 100
+    assert sync_rate(0.03, 0.6) < sync_rate(0.01, 0.6)
+    assert sync_rate(0.055, 0.8, pair=1.0) > sync_rate(0.055, 0.8, pair=1.9) >= 10
+    assert 25 < sync_rate(0.0001, 1.0, n_max=2) <= 30 < sync_rate(0.0001, 1.0), "as many as the target can verify"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +110,7 @@ def test_drafts_are_compared_along_the_texts_of_the_target(tmp_path: Path) -> No
 def test_a_hybrid_target_verifies_no_more_than_it_can_roll_back(tmp_path: Path) -> None:
     with compared(tiny_hybrid(tmp_path / "target.gguf")) as comparison:
         assert comparison.n_max < 16
-        assert measured(comparison, tiny_llama(tmp_path / "draft.gguf")).rates[OFF] == pytest.approx(10)
+        assert measured(comparison, tiny_llama(tmp_path / "draft.gguf")).rates[Schedule.OFF] == pytest.approx(10)
 
 
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
