@@ -110,14 +110,12 @@ def measure_pair(name: str, n_rounds: int) -> Series:
 
 def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, Any]:
     spread, spikes = noise(found.values())
+    how = f"python -m benchmarks.machine, medians of {n_rounds} rounds, llama-cpp-python {version('llama-cpp-python')}"
     return {
-        "name": name,
-        "source": f"python -m benchmarks.machine, medians of {n_rounds} rounds, "
-        f"llama-cpp-python {version('llama-cpp-python')}, {date.today().isoformat()}",
-        "noise": round(spread, 3),
+        "name": name, "source": f"{how}, {date.today().isoformat()}", "noise": round(spread, 3),
         "spikes": round(spikes, 4),
         "pairs": {pair: figures(series) | {"traces": pair} for pair, series in found.items()},
-    }
+    }  # fmt: skip
 
 
 def main() -> None:

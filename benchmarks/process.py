@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from duo.bench.rounds import Interrupted
@@ -37,15 +37,13 @@ class Child:
         """Start it with `variables` added to the environment and LLAMA_* variables removed. Raises OSError."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")}
         self._ended = threading.Event()
-        with ExitStack() as stack:
-            self._files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
-            self._began = time.perf_counter()
-            self._process = subprocess.Popen(
-                command, stdin=stdin, stdout=self._files[0], stderr=self._files[1], env=kept | dict(variables or {}),
-                start_new_session=True,  # Ctrl-C reaches only this process, which stops the child
-            )  # fmt: skip
-            self.pid = self._process.pid
-            self._stack = stack.pop_all()
+        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - see __exit__
+        self._began = time.perf_counter()
+        self._process = subprocess.Popen(
+            command, stdin=stdin, stdout=self._files[0], stderr=self._files[1], env=kept | dict(variables or {}),
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the child
+        )  # fmt: skip
+        self.pid = self._process.pid
         threading.Thread(target=self._reap, name="duo-child").start()
 
     def __enter__(self) -> Self:
@@ -55,9 +53,8 @@ class Child:
         """Kill all processes of its session: the command may be a wrapper script."""
         self.send(signal.SIGKILL)
         self._ended.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._stack.close()
+        for file in filter(None, (self._process.stdin, *self._files)):
+            file.close()
 
     @property
     def status(self) -> int | None:

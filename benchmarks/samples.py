@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -106,14 +106,9 @@ def pairs(machines: Sequence[str] = ()) -> list[tuple[str, Pair]]:
 def with_draft(machine: Machine, ratio: float) -> Machine:
     """A draft with t_d = `ratio`·T(1); its other times in proportion."""
     factor = ratio * machine.target_s[0] / machine.draft_s
-    return replace(
-        machine,
-        draft_s=factor * machine.draft_s,
-        concurrent_draft_s=factor * machine.concurrent_draft_s,
-        read_s=factor * machine.read_s,
-        pair_s=factor * machine.pair_s,
-        branch_s=[factor * seconds for seconds in machine.branch_s],
-    )
+    names = ("draft_s", "concurrent_draft_s", "read_s", "pair_s")
+    times: dict[str, Any] = {name: factor * getattr(machine, name) for name in names}
+    return replace(machine, **times, branch_s=[factor * seconds for seconds in machine.branch_s])
 
 
 def scaled(machine: Machine, first: float, rest: float) -> Machine:

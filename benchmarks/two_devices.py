@@ -68,7 +68,7 @@ class Measured:
         """By mode: the fastest contestant that ran in every round."""
         runs = Counter(sample.contestant for sample in self.results.samples)
         found: dict[str, Contestant] = {}
-        for mode in dict.fromkeys(contestant.mode for contestant in runs):
+        for mode in dict.fromkeys(contestant.mode for contestant in self.results.contestants):
             same = {contestant: n for contestant, n in runs.items() if contestant.mode == mode}
             whole = [contestant for contestant, n in same.items() if n == max(same.values())]
             found[mode] = max(whole, key=lambda each: geometric_mean(self.rates(each)))
