@@ -16,6 +16,7 @@ from duo.engine.slot import Slot
 from duo.engine.translated import Translation
 from duo.llama.model import Model
 from duo.spec.schedule import Schedule
+from duo.spec.types import TokenLogprobs
 from tests.fakes import Eager, restless
 from tests.gguf_files import tiny_llama
 from tests.prompts import SCRIPTS
@@ -30,11 +31,11 @@ def target(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
         yield model
 
 
-def write(engine: Engine, i: int, prompt: list[int], sources: Sources, n: int) -> tuple[list[int], int]:
-    """The `n` tokens of a text, and how many candidates were accepted."""
-    config = generation_config(max_tokens=n, temperature=TEMPERATURES[i % 3], seed=i)
+def write(engine: Engine, i: int, prompt: list[int], sources: Sources, n: int) -> tuple[list[TokenLogprobs], int]:
+    """The `n` tokens of a text, with their logprobs, and how many candidates were accepted."""
+    config = generation_config(max_tokens=n, temperature=TEMPERATURES[i % 3], seed=i, logprobs=5)
     with engine.start(prompt, config, sources=sources) as stream:
-        tokens = [token for step in stream for token in step.tokens]
+        tokens = [token for step in stream for token in step.logprobs]
     assert stream.request.metrics.draft_error is None
     return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)
 
@@ -56,7 +57,7 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
 
 
 @pytest.fixture(scope="module")
-def plain(target: Model) -> list[list[int]]:
+def plain(target: Model) -> list[list[TokenLogprobs]]:
     """What the target writes alone."""
     with Engine(Slot(target, None, CONFIG)) as engine:
         return [write(engine, i, engine.tokenize(text), engine.slot.sources(), 8)[0] for i, text in enumerate(SCRIPTS)]
@@ -64,7 +65,7 @@ def plain(target: Model) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", ["good", "useless"])
 def test_the_text_is_the_same_with_another_vocabulary(
-    kind: str, target: Model, plain: list[list[int]], demo_pair: tuple[Path, Path], tmp_path: Path
+    kind: str, target: Model, plain: list[list[TokenLogprobs]], demo_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """The good draft has the same vocabulary, but is translated all the same; the other is random."""
     path = demo_pair[1] if kind == "good" else tiny_llama(tmp_path / "draft.gguf")
