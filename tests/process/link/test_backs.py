@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -22,8 +21,10 @@ from duo.link.client import hello
 from duo.link.messages import GuessMessage
 from duo.llama.model import Model
 from tests.command import SLOW_TARGET
+from tests.raw_http import connect as connect_raw
+from tests.raw_http import handshake
 from tests.serving import PATIENCE_S, BackProcess, LeadProcess, wait_until
-from tests.unit.link.backs import frame, raw_websocket
+from tests.unit.link.backs import frame
 
 PROMPT = "def fibonacci(n):\n    "
 STORY = "Once upon a time, in a small village by the sea,"
@@ -162,8 +163,7 @@ def test_large_messages_and_unread_answers_do_not_accumulate(lead: LeadProcess, 
     assert lead.metrics()['duo:worker_drops_total{reason="flood"}'] == 1
 
     before = lead.facts.memory_info().rss
-    with raw_websocket(lead.port) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with connect_raw(lead, handshake(), window=4096) as connection:
         connection.settimeout(1.0)
         pings = frame(0x9, bytes(125)) * 8192
         with suppress(OSError):  # the lead reads no more of them

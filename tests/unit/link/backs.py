@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import queue
-import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
-from starlette.types import ASGIApp
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from duo.link import messages
 from duo.link.draft_connection import Admission, draft_app
+from duo.link.listener import Listener
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.fingerprint import Fingerprint
@@ -49,29 +48,25 @@ class Stage:
     def __init__(self, admission: Admission = ADMISSION) -> None:
         self.drafts = EagerDrafts()
         self.drafts.target, self.drafts.n_ctx = FINGERPRINT, 1000
-        self.app = draft_app(self.drafts, admission, "0.0.0.0")
+        self.app = draft_app(self.drafts, admission, "127.0.0.1")
+        self._listener = Listener(self.app, "127.0.0.1", 0)
+        self.port = self._listener.port
         self.target = FakeContext(n_batch=64)
         self.generation: Writing | None = None
-        self._n_backs = 0
-        self._loop = asyncio.new_event_loop()
-        self._serving = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._may_go_on = threading.Event()
         self._tokens: list[int] = []
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Stage:
-        self._serving.start()
+        self._listener.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.finish()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._serving.join(60)
-        self._loop.close()
+        self._listener.close()
 
     def back(self) -> Back:
-        self._n_backs += 1
-        return Back(self.app, self._loop, self._n_backs)
+        return Back(self.port)
 
     def begin(self, during: Callable[[], object] = lambda: None) -> None:
         """Begin a text; `during` is called in each decode, as soon as it may go on."""
@@ -132,49 +127,30 @@ class Stage:
 
 
 class Back:
-    """A client that says to a lead what it is told to say, over a WebSocket without a wire."""
+    """A client that says to a lead what it is told to say."""
 
-    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop, number: int) -> None:
-        self.peer = f"back:{number}"
-        self._loop = loop
-        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._said: asyncio.Queue[Any] = asyncio.Queue()
-        host = [(b"host", b"localhost")]
-        scope = {"type": "websocket", "path": messages.ROUTE, "headers": host, "client": ("back", number)}
-
-        async def serve() -> None:
-            async def send(message: Any) -> None:
-                self._heard.put(message)
-
-            await app(scope, self._said.get, send)
-
-        self._served = asyncio.run_coroutine_threadsafe(serve(), loop)
-        self._send({"type": "websocket.connect"})
-        assert self._next()["type"] == "websocket.accept"
+    def __init__(self, port: int) -> None:
+        self._url = f"ws://127.0.0.1:{port}{messages.ROUTE}"
 
     def __enter__(self) -> Back:
+        connecting = connect(self._url, compression=None, proxy=None, ping_interval=None, max_queue=None)
+        self._socket = connecting.__enter__()
+        self.peer = "{}:{}".format(*self._socket.local_address)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.leave()
-        self._served.result(60)
 
     def leave(self) -> None:
-        self._send({"type": "websocket.disconnect", "code": 1000})
+        self._socket.close()
 
     def say(self, *said: Message | bytes) -> None:
-        for one in said:
-            data = messages.encode(one) if isinstance(one, Message) else one
-            self._send({"type": "websocket.receive", "bytes": data})
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self._loop.call_soon_threadsafe(self._said.put_nowait, message)
-
-    def _next(self) -> dict[str, Any]:
-        return dict(self._heard.get(timeout=60))
+        with suppress(ConnectionClosed):
+            for one in said:
+                self._socket.send(messages.encode(one) if isinstance(one, Message) else one)
 
     def hear(self) -> messages.FromLead:
-        return messages.from_lead(self._next()["bytes"])
+        return messages.from_lead(self._socket.recv(60))
 
     def join(self) -> Back:
         self.say(hello())
@@ -187,11 +163,12 @@ class Back:
             pass
         return message
 
-    def close_code(self) -> int:
+    def close_code(self) -> int | None:
         """Of the connection, which the lead closes."""
-        while (message := self._next())["type"] != "websocket.close":
-            pass
-        return int(message["code"])
+        with suppress(ConnectionClosed):
+            while True:
+                self.hear()
+        return self._socket.close_code
 
     def draft(self, begin: Begin, token: Callable[[int], int | None], **lies: Any) -> None:
         """Send `token(position)` as far ahead as may be, until the text ends; None: nothing."""
@@ -223,19 +200,6 @@ def candidate(begin: Begin, **lies: Any) -> GuessMessage:
     n = len(begin.tokens)
     right = {"serial": begin.serial, "epoch": begin.epoch, "n_known": n, "position": n, "token": 7}
     return GuessMessage(**cast(Any, right | {"confidence": 9.0, "n_tokens": 1, "seconds": 0.001} | lies))
-
-
-def raw_websocket(port: int) -> socket.socket:
-    """A connection that has become a WebSocket."""
-    connection = socket.create_connection(("127.0.0.1", port), 60)
-    key = base64.b64encode(bytes(16)).decode()
-    head = f"GET {messages.ROUTE} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    connection.sendall(f"{head}Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        answer += connection.recv(4096)
-    assert answer.startswith(b"HTTP/1.1 101 "), answer
-    return connection
 
 
 def frame(opcode: int, data: bytes) -> bytes:

@@ -38,10 +38,6 @@ def drafting(
             running.result(60)
 
 
-def serve(stage: Stage, port: int = 0) -> Listener:
-    return Listener(stage.app, "127.0.0.1", port)
-
-
 def write(stage: Stage) -> int:
     """Write a text, which is the target's own; the number of candidates accepted in it."""
     stage.begin_paced()
@@ -50,7 +46,7 @@ def write(stage: Stage) -> int:
 
 
 def test_a_draft_that_fails_can_draft_no_more_for_this_text(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    with serve(stage) as listener, drafting(listener.port, lambda _: FakeContext(during=lambda: 1 / 0, n_batch=64)):
+    with drafting(stage.port, lambda _: FakeContext(during=lambda: 1 / 0, n_batch=64)):
         stage.wait_for("joined", 1)
         stage.begin(lambda: until(lambda: "cannot draft for this text" in caplog.text))
         stage.finish()
@@ -65,7 +61,7 @@ def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: py
     with drafting(port):
         until(lambda: "trying again" in caplog.text)
         for n in (1, 2):
-            with serve(stage, port):
+            with Listener(stage.app, "127.0.0.1", port):
                 stage.wait_for("joined", n)
                 assert write(stage) > N // 2
             until(lambda n=n: caplog.text.count("the lead disconnected") == n)  # type: ignore[misc]
@@ -75,14 +71,14 @@ def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: py
 def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duo.link.draft_connection.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
     wrong = hello(token="wrong")
-    with serve(stage) as listener, pytest.raises(Refusal) as raised:
-        DraftClient(f"127.0.0.1:{listener.port}", wrong, lambda _: FakeContext()).run()
+    with pytest.raises(Refusal) as raised:
+        DraftClient(f"127.0.0.1:{stage.port}", wrong, lambda _: FakeContext()).run()
     assert str(raised.value) == "the lead refused this draft: ?[2J?]0;mine?go away?"
 
 
 def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
     stage.drafts.target = None  # it is loading: it accepts connections, and ends them
-    with serve(stage) as listener, drafting(listener.port, pause_s=0.01) as client:
+    with drafting(stage.port, pause_s=0.01) as client:
         until(lambda: client.pause_s >= 0.08)
         stage.drafts.target = FINGERPRINT
         stage.wait_for("joined", 1)
@@ -108,7 +104,7 @@ def test_a_bad_network_changes_no_text(stage: Stage, name: str) -> None:
     network = NETWORKS[name]
     chances = network.keys() & {"cut", "twice", "swap", "spoil"}
     n_accepted = n_texts = 0
-    with serve(stage) as listener, Proxy(listener.port, seed=1, **network) as proxy, drafting(proxy.port, pause_s=0.01):
+    with Proxy(stage.port, seed=1, **network) as proxy, drafting(proxy.port, pause_s=0.01):
         while not (n_accepted and chances <= proxy.counts.keys()):
             until(lambda: stage.drafts.connected)
             n_accepted += write(stage)
@@ -122,7 +118,7 @@ def test_the_threads_of_a_draft_follow_the_free_cores_unless_the_user_has_chosen
 ) -> None:
     context = FakeContext(n_ctx=2000, n_batch=64)
     cores = Limited(0, 0, 1, 1, 0) if follows else None
-    with serve(stage) as listener, drafting(listener.port, lambda _: context, cores=cores):
+    with drafting(stage.port, lambda _: context, cores=cores):
         stage.wait_for("joined", 1)
         write(stage)
     n = usable_cores()

@@ -110,7 +110,7 @@ def test_the_number_of_backs_is_limited(stage: Stage) -> None:
 
 def test_a_name_cannot_imitate_the_log(stage: Stage, stranger: Back, caplog: pytest.LogCaptureFixture) -> None:
     stranger.say(hello(model="a\x1b[2J\rb\nduo: error: c\u202ed\u2028"))
-    until(lambda: "draft a?[2J?b?duo: error: c?d? at back:" in caplog.text)
+    until(lambda: "draft a?[2J?b?duo: error: c?d? at 127.0.0.1:" in caplog.text)
 
 
 LIES: dict[str, tuple[Callable[[Begin], bytes | Message], str]] = {
@@ -158,7 +158,7 @@ def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     monkeypatch.delattr("duo.link.draft_connection.Begin")
     stage.begin()
     assert joined.close_code() == TRY_LATER
-    assert "internal error while serving the remote draft back:" in caplog.text
+    assert "internal error while serving the remote draft 127.0.0.1:" in caplog.text
     assert "NameError" in caplog.text
     assert not stage.drafts.connected
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -10,17 +9,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from duo.link import messages
-from duo.link.listener import Listener
+from tests.raw_http import connect as connect_raw
+from tests.raw_http import handshake, read_answer
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import Stage, raw_websocket
+from tests.unit.link.backs import Stage
 
 TOO_BIG, TOO_MANY = 1009, 1008
-
-
-@pytest.fixture
-def port(stage: Stage) -> Iterator[int]:
-    with Listener(stage.app, "127.0.0.1", 0) as listener:
-        yield listener.port
 
 
 INVALID = {
@@ -36,9 +30,10 @@ INVALID = {
 
 @pytest.mark.parametrize("name", INVALID)
 def test_invalid_frames_end_the_connection(
-    stage: Stage, port: int, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    stage: Stage, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with raw_websocket(port) as connection, suppress(ConnectionError):
+    with connect_raw(stage, handshake()) as connection, suppress(ConnectionError):
+        assert read_answer(connection)[0] == 101
         connection.sendall(INVALID[name])
         while connection.recv(4096):
             """Until the lead closes it."""
@@ -55,8 +50,8 @@ LONG: dict[str, bytes | list[bytes]] = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_message_that_is_too_long_is_not_read_to_its_end(stage: Stage, port: int, name: str) -> None:
-    with connect(f"ws://127.0.0.1:{port}{messages.ROUTE}", compression=None, max_size=None, proxy=None) as back:
+def test_a_message_that_is_too_long_is_not_read_to_its_end(stage: Stage, name: str) -> None:
+    with connect(f"ws://127.0.0.1:{stage.port}{messages.ROUTE}", compression=None, max_size=None, proxy=None) as back:
         with suppress(ConnectionClosed):
             back.send(LONG[name])
         with pytest.raises(ConnectionClosed) as closed:
