@@ -142,7 +142,9 @@ def test_a_local_draft_stands_by_behind_a_back(plain: dict[str, str], demo_pair:
             stream = lead.stream(PROMPT, N)
             lead.wait_for("draft .* is in use")
             stream.wait_for_pieces(4)
-            back.send(signal.SIGKILL)
+            back.send(signal.SIGTERM)
+            assert back.finish() == 0
+            back.wait_for("disconnected from the lead")
             assert stream.finish() == plain[PROMPT]
         wait_until(lambda: lead.metric("duo:workers_connected") == 0)
         write_until_accepted(lead, plain)

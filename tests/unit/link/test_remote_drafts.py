@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from duo.link.remote_drafts import MOST, RemoteDraft, RemoteDrafts
 from duo.spec.policy import StepCost
 
@@ -40,7 +42,10 @@ def chosen(drafts: RemoteDrafts, *, has_other: bool = False) -> Any:
     return found
 
 
-def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end() -> None:
+def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "duo.link")
     drafts, (first, second) = line(2)
     assert chosen(drafts) is first
     drafts.begin()
@@ -53,6 +58,9 @@ def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end()
     first.answers = False
     assert chosen(drafts) is chosen(drafts) is None
     assert drafts.counts["stalled"] == 3
+    lost, found = "draft {} does not answer", "draft {} is in use"
+    said = (found, 0), (lost, 0), (found, 1), (lost, 1), (found, 0), (lost, 0)
+    assert caplog.messages == [text.format(number) for text, number in said], "each once"
     second.answers = True
     drafts.leave(second.draft, "left")
     assert chosen(drafts) is None
