@@ -104,7 +104,7 @@ def test_the_number_of_backs_is_limited(stage: Stage) -> None:
             assert late.close_code() == TRY_LATER
         assert stage.count("refused: too many") == 2
         assert len(stage.drafts.connected) == MOST
-    assert not stage.drafts.connected
+    until(lambda: not stage.drafts.connected)
     assert stage.count("dropped: left") == MOST
 
 
