@@ -16,10 +16,6 @@ class Family:
     draft: str  # user/repo[:quant], as for -hf; empty: there is none as GGUF
     note: str = ""  # why there is none
 
-    def has(self, name: str) -> bool:
-        """Whether a model of this name (of a file, a repository or in a header) belongs to the family."""
-        return re.search(self.pattern, _plain(name)) is not None
-
     @property
     def advice(self) -> str:
         """Which draft to use, as a sentence."""
@@ -67,6 +63,8 @@ FAMILIES = (
 
 def family_of(names: Iterable[str]) -> Family | None:
     """The family of a target of these names (file, repository, header); None if unknown, or if it is its draft."""
-    names = [name for name in names if name]
-    found = next((family for family in FAMILIES if any(family.has(name) for name in names)), None)
-    return None if found is None or any(found.is_draft(name) for name in names) else found
+    names = [_plain(name) for name in names if name]
+    for family in FAMILIES:
+        if any(re.search(family.pattern, name) for name in names):
+            return None if any(map(family.is_draft, names)) else family
+    return None
