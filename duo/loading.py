@@ -150,9 +150,9 @@ def _load(
 def _listen(config: EngineConfig, port: int, stack: ExitStack) -> RemoteDrafts:
     """The drafts that connect. One that does before the target is loaded connects again. Raises UsageError."""
     # The server's packages take longer to import than all others of duo, and only remote drafts need them.
+    from duo.link.connection import Listener  # noqa: PLC0415
     from duo.link.draft_connection import Admission, draft_app  # noqa: PLC0415
     from duo.link.guard import in_url, is_loopback  # noqa: PLC0415
-    from duo.link.listener import Listener  # noqa: PLC0415
 
     host, token, drafts = config.back_host, config.back_token or "", RemoteDrafts()
     if not token and not is_loopback(host):

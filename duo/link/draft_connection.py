@@ -8,6 +8,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -84,8 +85,6 @@ def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
         peer = f"{client.host}:{client.port}" if client else "an unknown address"
         try:
             await _serve(socket, drafts, admission, peer)
-        except LinkError:  # it has disconnected
-            return
         except Exception:  # not the draft's fault, and the lead can continue
             log.exception("internal error while serving the remote draft %s", peer)
         with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have disconnected
@@ -95,7 +94,7 @@ def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
 
 
 async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> None:
-    """Serve a connection until it ends. Raises LinkError if a refusal cannot be sent."""
+    """Serve a connection until it ends."""
     try:
         connection = await _greet(socket, drafts, admission, peer)
     except ConnectionRejected as rejection:
@@ -104,7 +103,8 @@ async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
         level = logging.DEBUG if rejection.reason == "loading" else logging.INFO
         log.log(level, "refused a draft at %s: %s", peer, rejection)
         if rejection.reason in _FINAL:
-            await _send(socket, Refused(str(rejection)))
+            with suppress(LinkError):
+                await _send(socket, Refused(str(rejection)))
         return
     draft, reason = connection.draft, "left"
     tasks = [asyncio.create_task(work) for work in (connection.listen(), connection.give_orders())]
@@ -132,13 +132,8 @@ async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
     except (asyncio.TimeoutError, WebSocketDisconnect):
         raise ConnectionRejected("silence", "it sent no Hello") from None
     hello = admission.check(data, drafts.target)
-    wake, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def ring() -> None:
-        with suppress(RuntimeError):  # the server has stopped
-            loop.call_soon_threadsafe(wake.set)
-
-    model = messages.printable(hello.model)
+    wake, model = asyncio.Event(), messages.printable(hello.model)
+    ring = partial(asyncio.get_running_loop().call_soon_threadsafe, wake.set)
     draft = RemoteDraft(drafts, f"{model} at {peer}", model, ring)
     if not drafts.join(draft, always=admission.is_own):
         raise ConnectionRejected("too many", "too many drafts are connected")

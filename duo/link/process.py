@@ -24,8 +24,8 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
 from duo.link.client import DraftClient, hello
+from duo.link.connection import Listener
 from duo.link.draft_connection import Admission, draft_app
-from duo.link.listener import Listener
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama import child
 from duo.llama.context import Context

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from duo.config import EngineConfig
 from duo.engine.draft import DraftRequest
@@ -90,7 +91,7 @@ class RemoteDraft(QueuedDraft):
     _queue_type = RemoteQueue
     _longest_wait_s = 0.1  # it may be slow for unknown reasons
 
-    def __init__(self, drafts: RemoteDrafts, name: str, model: str, wake: Callable[[], None]) -> None:
+    def __init__(self, drafts: RemoteDrafts, name: str, model: str, wake: Callable[[], object]) -> None:
         """`wake` lets the connection look for a new order."""
         super().__init__(drafts.new_policy(model))
         self.name, self.model = name, model
@@ -168,7 +169,7 @@ class RemoteDrafts:
         self.learned: dict[str, PolicyState] = {}  # by the draft's model; for the target's thread
         # Made on another thread: if the target's thread woke the server's, it would release the GIL and wait until that
         # one has handled the wake-up.
-        self.calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # of events
         self._line: list[RemoteDraft] = []
@@ -275,4 +276,5 @@ class RemoteDrafts:
 
     def _make_calls(self) -> None:
         for call in iter(self.calls.get, None):
-            call()
+            with suppress(RuntimeError):  # the server has stopped
+                call()

@@ -13,10 +13,9 @@ from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.errors import UsageError
-from duo.link.connection import DEFAULT_LIMITS, Limits
+from duo.link.connection import DEFAULT_LIMITS, Limits, Listener
 from duo.link.draft_connection import Admission, draft_route
 from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
-from duo.link.listener import Listener
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import HANDLERS, WARNING_HEADER
 from duo.server.endpoints import Endpoints

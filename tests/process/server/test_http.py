@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from duo.engine.engine import Engine
-from duo.link.connection import Limits
-from duo.link.listener import Listener
+from duo.link.connection import Limits, Listener
 from duo.server.lead_server import Lead
 from duo.server.parse_request import MAX_BODY
 from tests.raw_http import HEALTH, TERMS, UPGRADE, chunked, connect, handshake, read_answer, read_to_the_end, request

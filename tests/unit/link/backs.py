@@ -13,8 +13,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from duo.link import messages
+from duo.link.connection import Listener
 from duo.link.draft_connection import Admission, draft_app
-from duo.link.listener import Listener
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.fingerprint import Fingerprint

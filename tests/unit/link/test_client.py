@@ -12,7 +12,7 @@ import pytest
 from duo.engine.cores import usable_cores
 from duo.errors import UsageError
 from duo.link.client import DraftClient, Refusal
-from duo.link.listener import Listener
+from duo.link.connection import Listener
 from duo.link.messages import Refused
 from tests.fakes import FakeContext
 from tests.proxy import Proxy
