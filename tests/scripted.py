@@ -14,6 +14,7 @@ from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
+from duo.engine.statistics import StepRecord
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.chat_template import ChatTemplate, Messages, Tools
@@ -151,7 +152,8 @@ class ScriptedSlot:
             metrics.drafted(start, time.perf_counter(), 1)
         if metrics.steps:
             metrics.decoded(start, time.perf_counter(), len(tokens))
-        metrics.stepped(start, len(tokens) - 1, len(pieces) - 1, len(pieces), Schedule.ASYNC)
+        n, n_written, now = len(tokens) - 1, len(pieces), time.perf_counter()
+        metrics.steps.append(StepRecord(start, now, n, n_written - 1, n_written, Schedule.ASYNC))
         return pieces
 
     def _script(self, *, ignore_eos: bool) -> Iterator[list[int]]:

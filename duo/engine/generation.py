@@ -12,6 +12,7 @@ from duo.engine.cores import within
 from duo.engine.decoder import Decoder
 from duo.engine.draft import Draft, DraftRequest, Source
 from duo.engine.free_cores import CoresInUse
+from duo.engine.statistics import StepRecord
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
@@ -138,7 +139,8 @@ class Generation:
         n_accepted = min(len(added) - 1, len(written))
         if source is Origin.ANY:  # nobody has proposed these
             proposed, n_accepted, source = (), 0, Origin.DRAFT
-        self._metrics.stepped(judged, len(proposed), n_accepted, len(written), schedule, source)
+        record = StepRecord(judged, self._now(), len(proposed), n_accepted, len(written), schedule, source)
+        self._metrics.steps.append(record)
         # After the commit, so that the draft continues meanwhile. The rows are valid until the next decode.
         found = logprobs(logits, written, self.n_logprobs) if self.n_logprobs is not None else ()
         return Step(written, n_accepted, pieces, proposed[len(added) - 1 :], source, found)

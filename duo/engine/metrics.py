@@ -6,7 +6,6 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 
 from duo.engine.clock import Clock
@@ -97,18 +96,6 @@ class Metrics:
         """The target collected candidates, and may have waited for them."""
         self.events.append(Event("target", "wait", start, end, 0))
 
-    def stepped(
-        self,
-        start: float,
-        n_candidates: int,
-        n_accepted: int,
-        n_tokens: int,
-        schedule: Schedule,
-        source: Source = Source.DRAFT,
-    ) -> None:
-        """A step, whose candidates were verified until `start`, has added `n_tokens` to the text."""
-        self.steps.append(StepRecord(start, self.clock.now(), n_candidates, n_accepted, n_tokens, schedule, source))
-
     def statistics(self) -> Statistics:
         """The statistics so far."""
         return Totals(self).statistics()
@@ -146,14 +133,13 @@ class Totals:
         log = self.metrics
         lists: list[Sequence[Record]] = [log.events, log.steps, log.details or []]
         seen, self._n_seen = self._n_seen, list(map(len, lists))  # other threads append to them
-        *counted, details = (records[a:b] for records, a, b in zip(lists, seen, self._n_seen, strict=True))
-        fresh = list(chain(*counted))
-        for record in sorted(fresh, key=lambda record: record.end):
+        events, steps, details = (records[a:b] for records, a, b in zip(lists, seen, self._n_seen, strict=True))
+        for record in sorted([*events, *steps], key=lambda record: record.end):
             if isinstance(record, Event):
                 self._add_event(record)
             else:
                 self._add_step(record)
-        return [*fresh, *details]
+        return [*events, *steps, *details]
 
     def _add_event(self, event: Event) -> None:
         activity = self.time_by_activity[event.name]

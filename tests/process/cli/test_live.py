@@ -17,6 +17,7 @@ import pytest
 from duo.cli.terminal import live
 from duo.cli.terminal.writer import TextWriter
 from duo.engine.metrics import Metrics
+from duo.engine.statistics import StepRecord
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
 from tests.command import ONE_EACH, command, models
@@ -48,7 +49,8 @@ def main(way: str, file: Path) -> None:
     with shown or nullcontext():
         for piece in json.loads(file.read_text(encoding="utf-8")):
             if isinstance(piece, str):
-                metrics.stepped(time.perf_counter(), 2, 1, 2, Schedule.ASYNC)
+                now = time.perf_counter()
+                metrics.steps.append(StepRecord(now, now, 2, 1, 2, Schedule.ASYNC))
                 writer.step(Step((1,), 1, (piece.encode(),)))
                 if shown is not None:
                     shown.refresh()
