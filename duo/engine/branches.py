@@ -125,7 +125,7 @@ class BranchingDrafter(Drafter):
             own = self.guesser.guess(rows[-1], position, self._recent(position))
         end, n_timed = self._now(), 0 if self.context.was_first else 1
         more = bool(self._due())
-        is_useful = self.queue.publish(self._epoch, position, own, n_timed, end - start, offers, more=more)
+        is_useful = self.queue.publish(self._update.epoch, position, own, n_timed, end - start, offers, more=more)
         if own is not None:
             if is_useful:
                 self._tokens.append(own.token)

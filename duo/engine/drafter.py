@@ -72,7 +72,6 @@ class Drafter:
         self._tokens: list[int] = list(text[: self.context.n_past])
         self._first = 0  # index of the first token in the cache: above 0 if the text exceeds the draft's context
         self._n_seen = 0  # accepted tokens at the start of _tokens
-        self._epoch = 0
         self._update = DraftUpdate(0, [])
 
     def end(self) -> list[int]:
@@ -107,7 +106,7 @@ class Drafter:
         end = self._now()
         # A token that is refused changes nothing else: the next step reconciles.
         n_timed = 0 if self.context.was_first else len(fresh)
-        if self.queue.publish(self._epoch, position, guess, n_timed, end - start):
+        if self.queue.publish(self._update.epoch, position, guess, n_timed, end - start):
             self._tokens.append(guess.token)
         self.metrics.drafted(start, end, len(fresh))
         return True
@@ -149,19 +148,18 @@ class Drafter:
 
     def _reconcile(self) -> None:
         """Roll back to the last token that agrees with the target's text, and append the target's new tokens."""
-        self._update = self.queue.begin()
+        before, self._update = self._update.epoch, self.queue.begin()
         epoch, fresh = self._update.epoch, self._update.tokens
         self._n_seen -= self._update.n_replaced
         n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
-        is_broken = epoch != self._epoch
+        is_broken = epoch != before
         if n_agreed < len(fresh) and self._adopt(Outcome(self._n_seen + n_agreed, fresh[n_agreed])):
-            is_broken = epoch != self._epoch + 1
+            is_broken = epoch != before + 1
             n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
         if is_broken or n_agreed < len(fresh):
             self._keep(self._n_seen + n_agreed)
             self._tokens += fresh[n_agreed:]
         self._n_seen += len(fresh)
-        self._epoch = epoch
 
     def _adopt(self, outcome: Outcome) -> bool:  # noqa: ARG002 - see BranchingDrafter
         """Continue with what was prepared for this outcome, which has come true. False if nothing was."""
