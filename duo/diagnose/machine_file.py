@@ -17,7 +17,7 @@ from duo.models.storage import MIB, read_path
 from duo.spec.pair import Machine
 
 MAX_MS = 1e9
-Milliseconds: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_MS)]
+Milliseconds: TypeAlias = Annotated[float, Meta(ge=1e-9, le=MAX_MS)]  # far less overflows in forecasts
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Table: TypeAlias = dict[Annotated[int, Meta(ge=1, le=1 << 20)], Milliseconds]  # by tokens, or by sequences
 _Optional: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_MS)]

@@ -129,7 +129,7 @@ def test_damaged_statistics(tmp_path: Path) -> None:
         {"draft_ms": {"alone": 2.0, "concurrent": 0}}, {"draft_ms": {"alone": 2.0}}, {"acceptance": 1.5},
         {"curve_ms": {"alone": [], "concurrent": []}}, {"curve_ms": {"alone": [-1.0], "concurrent": [1.0]}},
         {"curve_ms": None}, {"pair_ms": 0.0}, {"measured": {"alone": ["x"], "concurrent": []}}, {"ranks": ["x"]},
-        {"draft_ms_by_sequences": [0.0]},
+        {"draft_ms_by_sequences": [0.0]}, {"draft_ms": {"alone": 10.0, "concurrent": 1e-320}},
     ]  # fmt: skip
     for figures in damages:
         with pytest.raises(UsageError):
