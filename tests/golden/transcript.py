@@ -24,6 +24,8 @@ def make_files(folder: Path) -> None:
     tiny_llama(folder / "other.gguf", words=("a", "b"))
     tiny_llama(folder / "instruct.gguf", add_bos=True, chat_template=_TEMPLATE)
     tiny_llama(folder / "no-tensors.gguf", tensors=False)
+    tiny_llama(folder / "split.gguf", max_tensors=4)
+    (folder / "split-00003-of-00003.gguf").unlink()
     tiny_mamba(folder / "recurrent.gguf")
     tiny_hybrid(folder / "hybrid.gguf")
     (folder / "cut.gguf").write_bytes(tiny.read_bytes()[:6000])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from duo.cli.inputs import read_prompt
 from tests.command import assert_refused
-from tests.gguf_files import N_CTX_TRAIN, tiny_llama
+from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
 
 
@@ -42,18 +41,10 @@ def test_invalid_utf_8(tiny: Path, tmp_path: Path, escape: str) -> None:
     assert_refused(duo(*model, "-f", path), f"{path} {said} 10")
     assert_refused(duo(*model, "-f", "-", stdin=b"\xff"), f"standard input {said} 0")
     assert_refused(duo(*model, "-p", b"two \xff"), f"the prompt {said} 4")
+    assert_refused(duo("-m", b"\xff.gguf", "-p", "x"), "no such file")
     assert_refused(duo(*model, "-p", "x", "-r", b"\xff"), f"-r {said} 0")
     assert_refused(duo(*model, "-p", "x", "--grammar", b'root ::= "\xff"'), f"--grammar {said} 10")
     assert_refused(duo("-m", tiny, "-p", "x", "-sys", b"\xff"), f"-sys {said} 0")
-
-
-def test_a_prompt_as_long_as_the_context_and_longer(tiny: Path) -> None:
-    prompt = ("-m", tiny, "-p", "the cat sat " * 60, "-n", "0", "-t", "1")
-    run = duo(*prompt, "-n", "-1")
-    n_tokens = int(re.findall(r"the prompt has (\d+) tokens", run.stderr)[0])
-    assert_refused(run, f"the context {N_CTX_TRAIN} ")
-    assert_refused(duo(*prompt, "-c", str(n_tokens - 1)), f"has {n_tokens} tokens, the context {n_tokens - 1} ")
-    assert duo(*prompt, "-c", str(n_tokens)).status == 0
 
 
 def test_bos_is_added_once_and_only_where_the_vocabulary_asks_for_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from duo.config import ModelConfig
 from duo.config.engine_config import CACHE_TYPES
 from duo.engine.drafter import Drafter
 from duo.llama.model import Model
-from tests.command import ONE_EACH, Argument, Run, assert_refused, models
+from tests.command import ONE_EACH, Argument, Run, models
 from tests.gguf_files import WORDS, tiny_llama
 from tests.unit.cli.runner import duo
 
@@ -77,15 +77,11 @@ def test_a_model_that_cannot_roll_back_is_neither_draft_nor_drafted_for(
 ) -> None:
     # As a draft a hybrid would have to roll back what it has decoded token by token.
     text = ("-p", "the cat", "-n", "8", *ONE_EACH)
-    for target, draft, culprit in ((recurrent, tiny, recurrent), (kin["qwen35"], kin["lfm2"], kin["lfm2"])):
+    for target, draft in ((recurrent, tiny), (kin["qwen35"], kin["lfm2"])):
         alone, run = duo("-m", target, *text), duo(*models(target, draft), *text)
-        assert run.warnings == [f"duo: warning: {culprit.name} cannot roll back its cache: speculation is off"]
         assert (run.status, run.n_tokens, run.stdout) == (0, 8, alone.stdout)
-        assert alone.warnings == []
         assert "drafted" not in run.stderr
-    run = duo("-m", recurrent, *text, "--exact")
-    assert run.warnings == ["duo: warning: recurrent.gguf cannot roll back its cache: its decodes are not exact"]
-    assert run.stdout == duo("-m", recurrent, *text).stdout
+    assert duo("-m", recurrent, *text, "--exact").stdout == duo("-m", recurrent, *text).stdout
 
 
 @pytest.mark.usefixtures("slow_target")
@@ -165,8 +161,6 @@ def test_a_biased_token(tiny: Path) -> None:
     assert text(*models(tiny, tiny), "-n", "3", "-l", f"{token}+100", "-l", f"{token}-inf") == text(
         "-m", tiny, "-n", "3"
     )
-    run = duo("-m", tiny, *PROMPT, "-l", "999999+1")
-    assert_refused(run, "-l: no token 999999 in a vocabulary of", status=2)
 
 
 def test_each_sampling_mode_learns_its_own_acceptance(tiny: Path, tmp_path: Path) -> None:
@@ -200,13 +194,8 @@ def test_stop_strings(kin: dict[str, Path]) -> None:
 
 def test_split_models(tiny: Path, tmp_path: Path) -> None:
     first = tiny_llama(tmp_path / "split.gguf", max_tensors=4)
-    second, third = (first.with_name(f"split-0000{i}-of-00003.gguf") for i in (2, 3))
     text = ("-p", "the cat", "-n", "8", "-t", "1")
     assert duo("-m", first, *text).stdout == duo("-m", tiny, *text).stdout != b""
-    assert_refused(duo("-m", second, "-p", "x"), f"{second}: name the first file of a split model")
-    third.unlink()
-    assert_refused(duo("-m", first, "-p", "x"), f"{third}: no such file")
-    assert_refused(duo("-m", b"\xff.gguf", "-p", "x"), "no such file")
 
 
 @pytest.mark.usefixtures("slow_target")  # so that the draft is asked
