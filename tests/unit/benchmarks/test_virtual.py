@@ -20,7 +20,7 @@ from tests.unit.spec.machines import (
     Fixed,
     best_rate,
     concurrent_rate,
-    foresee,
+    prepared,
     sequential_rate,
 )  # fmt: skip
 
@@ -134,9 +134,9 @@ def test_the_policy_finds_the_best_schedule_and_always_in_the_same_way(machine: 
 
 def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_is_always_right() -> None:
     machine = replace(SEPARATE, branch_s=9 * [SEPARATE.concurrent_draft_s])
-    found = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(1.0,))
+    found = prepared(machine, 0.8, 2000, 8, ranks=(1.0,))
     assert found.n_prepared >= 0.97 * found.n_contradicted > 0
-    never = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(0.0,))
+    never = prepared(machine, 0.8, 2000, 8, ranks=(0.0,))
     assert never.n_prepared == 0 < never.n_contradicted
     assert found.rate > 1.1 * never.rate
     assert never.n_opened < 0.5 * found.n_opened, "the policy learns that it prepares in vain"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.samples import RISES
-from benchmarks.virtual import Guesses, Replay, reading_s, replay
+from benchmarks.virtual import Replay, constant, reading_s, replay
 from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
 from duo.spec.pair import Machine
@@ -51,31 +51,12 @@ class Case(NamedTuple):
     acceptance: float
 
 
-def foresee(
-    machine: Machine,
-    schedule: Schedule,
-    guesses: Guesses,
-    n_max: int,
-    n_tokens: int,
-    *,
-    branches: int | None = 0,
-    ranks: Sequence[float] = DEFAULT.ranks,
+def prepared(
+    machine: Machine, acceptance: float, n_tokens: int, branches: int | None, ranks: Sequence[float] = DEFAULT.ranks
 ) -> Replay:
-    """What a policy with this schedule only would reach on `machine`, with at most `n_max` candidates in a batch.
-
-    `branches`: see Policy; of schedule async on the same machine. `ranks`: see replay().
-    """
-    concurrent = schedule is Schedule.ASYNC
-    policy = Policy(
-        n_max,
-        2 * n_max,
-        (schedule,),
-        separate_devices=True,
-        remote=concurrent and machine.latency_s > 0,
-        branches=branches if concurrent else 0,
-        aborts=machine.aborts,
-    )
-    return replay(policy, machine, guesses, n_tokens, ranks=ranks)
+    """What a policy that can only choose schedule async reaches on separate devices. See Policy and replay()."""
+    policy = Policy(N_MAX, N_AHEAD, (Schedule.ASYNC,), separate_devices=True, branches=branches)
+    return replay(policy, machine, constant(acceptance), n_tokens, ranks=ranks)
 
 
 def random_case(seed: int) -> Case:
@@ -141,16 +122,15 @@ def concurrent_rate(machine: Machine, acceptance: float, k: int, wait: int) -> f
 
 
 @cache
-def best_concurrent(machine: Machine, acceptance: float) -> tuple[float, int, int]:
-    """The best concurrent rate with a fixed (k, wait), and these."""
-    pairs = [(k, wait) for k in range(N_MAX + 1) for wait in range(k + 1)]
-    return max((concurrent_rate(machine, acceptance, k, wait), k, wait) for k, wait in pairs)
+def best_concurrent(machine: Machine, acceptance: float) -> float:
+    """The best concurrent rate with a fixed (k, wait)."""
+    return max(concurrent_rate(machine, acceptance, k, wait) for k in range(N_MAX + 1) for wait in range(k + 1))
 
 
 def best_rate(machine: Machine, acceptance: float) -> float:
     """The best rate with any fixed settings: concurrent, sequential, or the target alone (k = 0)."""
     sequential = max(sequential_rate(machine, acceptance, k) for k in range(N_MAX + 1))
-    return max(best_concurrent(machine, acceptance)[0], sequential)
+    return max(best_concurrent(machine, acceptance), sequential)
 
 
 class Fixed(Policy):
