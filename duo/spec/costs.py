@@ -206,7 +206,7 @@ class CostModel:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self._times.items():
             for n, (value, spread) in state.get(name, {}).items():
-                times[int(between(int(n), *_RANGES[name]))] = Time(duration(value), DEFAULT.kept, between(spread, 0, 1))
+                times[int(between(int(n), *_RANGES[name]))] = Time(duration(value), between(spread, 0, 1))
         self.forget_curves()
 
     def forget_curves(self) -> None:

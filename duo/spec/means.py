@@ -27,11 +27,11 @@ class Time(Mean):
     that is far too short, are the new mean: the machine has changed, or was disturbed when the old one was measured.
     """
 
-    def __init__(self, value: float = 0.0, n: int = 0, spread: float = DEFAULT.spread) -> None:
-        """Starts with a `value` of an earlier run, which counts as `n` measurements."""
-        super().__init__(value=value, n=n)
+    def __init__(self, value: float = 0.0, spread: float = DEFAULT.spread) -> None:
+        """Starts with a `value` of an earlier run, if it is not 0."""
+        super().__init__(value=value, n=DEFAULT.kept if value else 0)
         self.spread = spread  # standard deviation of one measurement, relative to the mean
-        self.is_kept = n > 0  # from an earlier run, and not measured in this one
+        self.is_kept = value > 0  # from an earlier run, and not measured in this one
         self._outliers: list[float] = []  # the last times, if they were far too long
         self.begin()
 

@@ -220,9 +220,9 @@ class PairModel:
             self._calibrations[mode].restore(scores)
         self._use_mode(self._mode)
         if state["read_s"]:
-            self._read = Time(duration(state["read_s"]), DEFAULT.kept)
+            self._read = Time(duration(state["read_s"]))
         if state["latency_s"]:
-            self._latency = Time(duration(state["latency_s"]), DEFAULT.kept)
+            self._latency = Time(duration(state["latency_s"]))
         for schedule in Schedule:
             bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
 from duo.spec.means import Time
 
@@ -34,7 +33,7 @@ AS_FAST = (1.0, 1.0, 1.0)
 def test_a_time_that_is_far_from_the_mean_is_an_outlier_or_the_new_mean(
     kept: float, times: list[float], value: float
 ) -> None:
-    time = Time(kept, DEFAULT.kept) if kept else Time()
+    time = Time(kept)
     for seconds in times:
         time.add(seconds)
     assert time.value == pytest.approx(value)
