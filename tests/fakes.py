@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -65,6 +65,11 @@ class Eager(Policy):
         self, n_max: int, n_ahead: int, schedule: Schedule = Schedule.ASYNC, draft_threads: Sequence[int] = (1,)
     ) -> None:
         super().__init__(n_max, n_ahead, (schedule,), draft_threads)
+        self.scores: list[tuple[float, bool]] = []
+
+    def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
+        self.scores += (scores := list(scores))
+        super().learn_scores(scores)
 
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
         n = 0 if self.schedule is Schedule.OFF else max(0, min(self.n_max, n_room - 1))

@@ -1,6 +1,5 @@
 """Learner: what a policy learns from each step, what it measures on purpose, and when it changes the schedule."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -40,9 +39,8 @@ class Learner(PairModel):
         self._n_unscored = 0  # tokens since a candidate was last scored
         self._size = 0  # of batches to measure
         self._was_probed = False
-        self._scored = False  # whether a candidate was scored in this step
+        self._scored = self._was_scored = False  # whether a candidate was scored in this step, and in this text
         self._has_news = True  # whether something was learned since the last review
-        self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
         self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
         self._n_found = 0  # tokens of this text that the lookup found
@@ -165,8 +163,7 @@ class Learner(PairModel):
         """Candidates of these confidences would have been accepted or not."""
         for confidence, accepted in scores:
             self.calibration.add(confidence, accepted)
-            self.scores.append((confidence, accepted))
-            self._scored = self._has_news = True
+            self._scored = self._was_scored = self._has_news = True
 
     def learn_probe(self, scores: Sequence[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
         """A probe decoded `n_tokens` (0: it was not possible); `whole`: the draft has now decoded all of the text.

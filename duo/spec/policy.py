@@ -135,7 +135,7 @@ class Policy(Learner):
     def statistics(self) -> PolicyStatistics:
         """What was learned and decided."""
         both = alone, concurrent = self.alone, self.concurrent
-        max_rate, found = self.max_rate(), self.forecasts() if self.scores else {}
+        max_rate, found = self.max_rate(), self.forecasts() if self._was_scored else {}
         knows_branches = concurrent.draft_s and any(costs.branch_times for costs in both)
         times = [sorted(costs.target_times.items()) for costs in both]
         curves = [[1000 * seconds for seconds in costs.curve(self.n_max + 1)] for costs in both]

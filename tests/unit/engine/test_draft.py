@@ -91,7 +91,7 @@ def test_a_token_drafted_during_a_change_of_schedule_is_scored_and_its_time_igno
     offer(draft, seconds=8.0)
     draft.commit((7,), None)
     assert draft._session.accepted == [*PROMPT, 7]
-    assert list(policy.scores) == [(1.0, True)]
+    assert policy.scores == [(1.0, True)]
     assert (policy.alone.draft_s, policy.concurrent.draft_s) == (0.0, 0.0)
 
 

@@ -50,7 +50,7 @@ def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> Non
     assert draft.threads == {ME}
     assert draft.batches == [len(PROMPT) + 9, 10]
     # Of each batch all that the target wrote is scored, but for a first token.
-    assert list(policy.scores) == [(5.0, right)] * (9 + 9)
+    assert policy.scores == [(5.0, right)] * (9 + 9)
     assert not any(step.n_candidates for step in generation.metrics.steps)
 
 

@@ -106,7 +106,7 @@ def test_a_live_policy_forgets_nothing_between_texts() -> None:
         found.append((made.state(), [made.alone.target(n).n for n in range(1, 10)], made.rates()))
     assert found == 100 * found[:1]
     assert (made.schedule, [change.tokens for change in made.chooser.changes]) == (SYNC, [0])
-    assert not made.scores
+    assert made.statistics().predicted_tokens_per_s is None
 
 
 def test_each_mode_of_sampling_has_its_own_acceptance_and_all_share_the_costs() -> None:
