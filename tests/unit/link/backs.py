@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -15,7 +14,7 @@ from websockets.sync.client import connect
 from duo.link import messages
 from duo.link.connection import Listener
 from duo.link.draft_connection import Admission, draft_app
-from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
+from duo.link.messages import Begin, GuessMessage, Hello, Message, Welcome
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.fingerprint import Fingerprint
 from duo.spec.policy import Policy
@@ -26,7 +25,6 @@ TOKEN = "secret"
 N = 24  # tokens of a text
 N_AHEAD = 6
 TEXT = text_after(PROMPT, N)
-TRUTH = dict(enumerate([*PROMPT, *text_after(PROMPT, N + N_AHEAD)]))  # the tokens of the text and after it, by position
 
 
 FINGERPRINT = Fingerprint(vocab_type=2, n_vocab=N_VOCAB, bos=1, eos=-1, hashes=(b"of all",))
@@ -45,6 +43,8 @@ class EagerDrafts(RemoteDrafts):
 class Stage:
     """A lead's drafts, and a text that waits before its first decode until it may go on."""
 
+    writing: Writing  # the last text
+
     def __init__(self, admission: Admission = ADMISSION) -> None:
         self.drafts = EagerDrafts()
         self.drafts.target, self.drafts.n_ctx = FINGERPRINT, 1000
@@ -52,7 +52,6 @@ class Stage:
         self._listener = Listener(self.app, "127.0.0.1", 0)
         self.port = self._listener.port
         self.target = FakeContext(n_batch=64)
-        self.generation: Writing | None = None
         self._may_go_on = threading.Event()
         self._tokens: list[int] = []
         self._thread: threading.Thread | None = None
@@ -79,29 +78,9 @@ class Stage:
         self.target.during = decode
         self._may_go_on.clear()
         self._tokens.clear()
-        self.generation = Writing(self.target, None, make_ending(N), remote=self.drafts)
-        generation = self.generation
-        self._thread = threading.Thread(target=lambda: self._tokens.extend(run(generation)), daemon=True)
+        self.writing = Writing(self.target, None, make_ending(N), remote=self.drafts)
+        self._thread = threading.Thread(target=lambda: self._tokens.extend(run(self.writing)), daemon=True)
         self._thread.start()
-
-    def begin_paced(self) -> None:
-        """Begin a text that goes on at once, at the pace of its draft."""
-        self.begin(self.pace)
-        self.go_on()
-
-    def pace(self) -> None:
-        """A decode that is slow enough for the draft to get as far ahead as it may be, but for the prompt's."""
-        end = time.monotonic() + (0.05 if self.target.tokens else 0.0)
-        while self.writing.metrics.n_pending < N_AHEAD and time.monotonic() < end:
-            time.sleep(0.001)
-
-    def go_on(self) -> None:
-        self._may_go_on.set()
-
-    @property
-    def writing(self) -> Writing:
-        assert self.generation is not None
-        return self.generation
 
     @property
     def n_accepted(self) -> int:
@@ -169,24 +148,6 @@ class Back:
             while True:
                 self.hear()
         return self._socket.close_code
-
-    def draft(self, begin: Begin, token: Callable[[int], int | None], **lies: Any) -> None:
-        """Send `token(position)` as far ahead as may be, until the text ends; None: nothing."""
-        accepted, epoch, may_draft = len(begin.tokens), begin.epoch, begin.may_draft
-        following = accepted
-        while True:
-            while may_draft and following < accepted + begin.n_ahead and (guessed := token(following)) is not None:
-                where = {"epoch": epoch, "n_known": accepted, "position": following}
-                self.say(candidate(begin, token=guessed, **where, **lies))
-                following += 1
-            message = self.hear()
-            if isinstance(message, End):
-                return
-            assert isinstance(message, Text)
-            accepted, may_draft = message.position + len(message.tokens), message.may_draft
-            if message.epoch != epoch:
-                following = accepted
-            epoch, following = message.epoch, max(following, accepted)
 
 
 def hello(**lies: Any) -> Hello:

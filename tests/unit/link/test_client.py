@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from tests.fakes import FakeContext
 from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import Limited, until
-from tests.unit.link.backs import FINGERPRINT, N, Stage, hello
+from tests.unit.link.backs import FINGERPRINT, N_AHEAD, N, Stage, hello
 
 
 @contextmanager
@@ -40,7 +41,14 @@ def drafting(
 
 def write(stage: Stage) -> int:
     """Write a text, which is the target's own; the number of candidates accepted in it."""
-    stage.begin_paced()
+
+    def pace() -> None:
+        """A decode that is slow enough for the draft to get as far ahead as it may be, but for the prompt's."""
+        end = time.monotonic() + (0.05 if stage.target.tokens else 0.0)
+        while stage.writing.metrics.n_pending < N_AHEAD and time.monotonic() < end:
+            time.sleep(0.001)
+
+    stage.begin(pace)
     stage.finish()
     return stage.n_accepted
 
@@ -93,19 +101,11 @@ def test_urls_that_name_no_lead(url: str) -> None:
         DraftClient(url, hello(), lambda _: FakeContext())
 
 
-NETWORKS = {
-    "latency": {"delay_s": 0.005},
-    "faults of each kind": {"delay_s": 0.001, "cut": 0.05, "twice": 0.1, "swap": 0.1, "spoil": 0.1},
-}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_bad_network_changes_no_text(stage: Stage, name: str) -> None:
-    network = NETWORKS[name]
-    chances = network.keys() & {"cut", "twice", "swap", "spoil"}
+def test_a_bad_network_changes_no_text(stage: Stage) -> None:
+    chances = {"cut": 0.05, "twice": 0.1, "swap": 0.1, "spoil": 0.1}
     n_accepted = n_texts = 0
-    with Proxy(stage.port, seed=1, **network) as proxy, drafting(proxy.port, pause_s=0.01):
-        while not (n_accepted and chances <= proxy.counts.keys()):
+    with Proxy(stage.port, delay_s=0.001, seed=1, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
+        while not (n_accepted and chances.keys() <= proxy.counts.keys()):
             until(lambda: stage.drafts.connected)
             n_accepted += write(stage)
             n_texts += 1

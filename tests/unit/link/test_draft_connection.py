@@ -17,7 +17,7 @@ from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refu
 from duo.link.remote_drafts import MOST
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import FINGERPRINT, TOKEN, TRUTH, Back, Stage, candidate, hello
+from tests.unit.link.backs import FINGERPRINT, TOKEN, Back, Stage, candidate, hello
 
 
 @pytest.fixture
@@ -184,17 +184,3 @@ def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: 
     stage.wait_for("stale", 2)
     stage.begin()
     assert joined.begin().serial > begin.serial
-
-
-def test_a_draft_counts_its_candidates_in_all_texts(stage: Stage, joined: Back) -> None:
-    n_verified = n_accepted = 0
-    for _ in range(2):
-        stage.begin_paced()
-        joined.draft(joined.begin(), lambda position: TRUTH.get(position, 0) if position % 5 else 0)
-        stage.finish()
-        steps = stage.writing.metrics.steps
-        n_verified += sum(step.n_candidates for step in steps)
-        n_accepted += sum(step.n_accepted for step in steps)
-        (draft,) = stage.drafts.connected
-        assert 0 < n_accepted < n_verified
-        assert (draft.n_verified, draft.n_accepted) == (n_verified, n_accepted)
