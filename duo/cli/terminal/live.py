@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import sys
 import time
@@ -45,7 +44,6 @@ class Live:
             file=sys.stdout, highlight=False, color_system="auto" if marks else None, soft_wrap=True
         )
         self._live = rich.live.Live(console=self._console, auto_refresh=False, transient=True)
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
         self._ansi = AnsiDecoder()
         self._line = Text()  # the last line of the text
         self._status: list[Text] = []
@@ -64,8 +62,9 @@ class Live:
         self._console.print(self._line, end="")
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write text, all of it."""
-        text = self._bytes.decode(bytes(data)).encode(self._console.encoding, "replace").decode(self._console.encoding)
+        """Write whole characters, all of them."""
+        encoding = self._console.encoding
+        text = bytes(data).decode("utf-8", "replace").encode(encoding, "replace").decode(encoding)
         first, *others = text.split("\n")
         self._line.append_text(self._ansi.decode_line(first))
         for other in others:

@@ -17,6 +17,10 @@ from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, 
 from tests.unit.cli.runner import duo
 
 NO_KEYS = {"LLAMA_API_KEY": "", "OPENAI_API_KEY": ""}
+ALWAYS = {"model": "first", "stream": True, "stream_options": {"include_usage": True}}  # in each request
+LEAD = Reply(b'{"data": [{"id": "first", "owned_by": "duo"}]}', kind="application/json")
+SERVER = "http://127.0.0.1:1"  # there is none
+THINKS = [event({"choices": [{"index": 0, "delta": {"reasoning_content": text}}]}) for text in ("So", "…")]
 
 
 def ask(server: FakeServer, answer: Answer | None = None) -> list[tuple[str, int, Source | None]]:
@@ -34,14 +38,7 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
         env = NO_KEYS | {"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1", "no_proxy": ""}
         run = duo("chat", server.url, stdin="¿Qué?\nSí\n".encode(), env=env)
     assert (run.status, run.text, run.stderr) == (0, "Wait:\u2028 日本\x1b[1mé", "")
-    assert server.questions == [
-        {
-            "model": "first",
-            "messages": [{"role": "user", "content": "¿Qué?\nSí"}],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    ]
+    assert server.questions == [ALWAYS | {"messages": [{"role": "user", "content": "¿Qué?\nSí"}]}]
     assert "authorization" not in server.requests[-1].headers
 
 
@@ -56,9 +53,6 @@ def test_sources_of_the_key(tmp_path: Path) -> None:
         with FakeServer(says("ok")) as server:
             assert duo("chat", server.url, *arguments, stdin=b"hi", env=NO_KEYS | env).text == "ok"
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {key}"}
-
-
-LEAD = Reply(b'{"data": [{"id": "first", "owned_by": "duo"}]}', kind="application/json")
 
 
 def test_marks_in_a_pipe_only_where_asked_for() -> None:
@@ -81,13 +75,9 @@ def test_marks_in_a_pipe_only_where_asked_for() -> None:
     assert len(server.requests) == 4 + 3, "the models are asked for only where they matter"
 
 
-def thinks(text: str) -> bytes:
-    return event({"choices": [{"index": 0, "delta": {"reasoning_content": text}}]})
-
-
 def test_reasoning_is_no_part_of_an_answer() -> None:
     answer = Answer()
-    with FakeServer(*[Reply(thinks("So") + thinks("…") + piece("Yes.") + end())] * 2) as server:
+    with FakeServer(*[Reply(b"".join(THINKS) + piece("Yes.") + end())] * 2) as server:
         assert ask(server, answer) == [("So", 0, None), ("…", 0, None), ("Yes.", 0, Source.DRAFT)]
         assert duo("chat", server.url, "--color", "always", stdin=b"hi").text == "Yes."
     assert answer.text == "Yes."
@@ -149,22 +139,16 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_standard_input_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_command, "_LEAD", "http://127.0.0.1:1")  # a lead may run on this machine
+    monkeypatch.setattr(chat_command, "_LEAD", SERVER)  # a lead may run on this machine
     assert_refused(duo("chat", stdin=b""), "standard input is empty")
     assert_refused(duo("chat", stdin=b"\xff"), "standard input is not valid UTF-8")
-
-
-SERVER = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *(
-            ((url,), "is not a URL")
-            for url in ("http://", "localhost:99999", "localhost:port", "a b:80", "http://a:x", "http://a:99999")
-        ),
-        (("http://a..b",), "is not a URL"),
+        *(((url,), "is not a URL") for url in ("http://", "localhost:99999", "localhost:port", "a b:80", "http://a:x")),
+        *(((url,), "is not a URL") for url in ("http://a:99999", "http://a..b")),
         (("main.gguf",), "a model file is named with -m"),
         ((SERVER, "--temp", "nan"), "--temp"),
         ((SERVER, "--api-key", "ü"), "not allowed in HTTP headers"),
@@ -185,12 +169,8 @@ def test_a_server_gets_the_options_that_are_given_and_not_those_of_the_environme
         for given in ([], options):
             assert duo("chat", server.url, "-p", "a\\nb", *given, env=env).text == "ok"
     expected = {"model": "other", "top_k": 5, "min_p": 0.1, "repeat_last_n": 8, "stop": ["one", "two"]}
-    always = {
-        "messages": [{"role": "user", "content": "a\nb"}],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    assert server.questions == [always | {"model": "first"}, always | expected]
+    always = ALWAYS | {"messages": [{"role": "user", "content": "a\nb"}]}
+    assert server.questions == [always, always | expected]
 
 
 def test_a_lead_on_this_machine_is_used_without_a_url_and_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +199,7 @@ def test_what_counts_as_a_lead(models: Reply, is_there: bool) -> None:
     ("reply", "remark"),
     [
         (says(), "the answer is empty: the model ended the text at once"),
-        (
-            Reply(event({"choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}}]}) + end()),
-            "the answer is empty: the model ended the text after its reasoning",
-        ),
+        (Reply(THINKS[0] + end()), "the answer is empty: the model ended the text after its reasoning"),
         (Reply(end("content_filter")), "the answer is empty: content_filter"),
         (Reply(piece("a") + end("length")), "the server's limit of tokens or of the context is reached\n"),
         (Reply(piece("a") + end("content_filter")), ""),
