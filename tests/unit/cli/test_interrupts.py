@@ -79,18 +79,16 @@ def test_no_thread_waits_forever_whenever_the_signal_comes(when: str, monkeypatc
 
 
 @pytest.fixture
-def at_the_end() -> Iterator[None]:
-    """Restores the handler of SIGINT."""
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The statuses with which the process would have ended. The handler of SIGINT is restored."""
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
     before = signal.getsignal(signal.SIGINT)
-    yield
+    yield statuses
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("at_the_end")
-def test_an_interrupt_that_becomes_another_exception_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-
+def test_an_interrupt_that_becomes_another_exception_is_still_one(ended: list[int]) -> None:
     def interrupted() -> None:
         try:
             signal.raise_signal(signal.SIGINT)
@@ -103,11 +101,7 @@ def test_an_interrupt_that_becomes_another_exception_is_still_one(monkeypatch: p
     assert ended == [130], "by the second"
 
 
-@pytest.mark.usefixtures("at_the_end")
-def test_an_interrupt_that_python_cannot_raise_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-
+def test_an_interrupt_that_python_cannot_raise_ends_the_process(ended: list[int]) -> None:
     class Callback:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -117,7 +111,7 @@ def test_an_interrupt_that_python_cannot_raise_ends_the_process(monkeypatch: pyt
     assert ended == [130]
 
 
-@pytest.mark.usefixtures("at_the_end")
+@pytest.mark.usefixtures("ended")
 def test_a_job_in_the_background_goes_on_ignoring_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with interrupts_raise():
