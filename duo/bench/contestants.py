@@ -71,10 +71,7 @@ def write_here(engine: Engine, sources: Sources, job: Job, stop: threading.Event
 
 
 def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig]) -> list[Contestant]:
-    """duo's modes, those with a draft with every limit (by name: a number or auto).
-
-    Modes that these models do not support are left out: loading has warned of them.
-    """
+    """duo's modes that these models support, those with a draft with every limit (by name: a number or auto)."""
     slot, threads, found = engine.slot, engine.slot.threads, []
     sequential = f"{threads.target}/{'–'.join(map(str, threads.draft))}"  # – if the policy chooses
     concurrent = f"{threads.concurrent[0]}+{threads.concurrent[1]}"
@@ -123,9 +120,8 @@ def run_process(command: Sequence[str], stop: threading.Event) -> Ended[str]:
 def version(program: Path) -> str | None:
     """The version and build that a program reports, or None."""
     try:
-        ended = subprocess.run(
-            [program, "--version"], capture_output=True, timeout=_VERSION_S, text=True, errors="replace", check=False
-        )
+        command = [str(program), "--version"]
+        ended = subprocess.run(command, capture_output=True, timeout=_VERSION_S, errors="replace", check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r"^version: *(.+)$", ended.stderr + ended.stdout, re.MULTILINE)

@@ -148,7 +148,7 @@ class Sample:
 
     @property
     def loops(self) -> bool:
-        """Whether its text repeats itself too much to be counted."""
+        """See loops()."""
         return loops(self.run.text, self.prompt.text)
 
 
@@ -163,10 +163,9 @@ def measure(
 ) -> None:
     """Run every contestant once per round, each time in another order, until `stop` is set. Raises DuoError.
 
-    The orders are random with a fixed seed: in a rotation each contestant would always follow the same one. With
-    `warm_up` each contestant first generates a few tokens after that, which excludes one-time costs and finds programs
-    that cannot run. `job` lacks the prompts. `note` gets lines about these, and about contestants that may fail, and
-    did.
+    The orders are random with a fixed seed: in a rotation each contestant would always follow the same one. First, each
+    generates a few tokens after `warm_up`, which excludes one-time costs and finds programs that cannot run. `job`
+    lacks the prompts. `note` gets lines about these, and about contestants that may fail, and did.
     """
     order, draws = list(contestants), random.Random(1)  # noqa: S311 - nothing secret
 
@@ -204,8 +203,8 @@ def with_prompt(job: Job, text: str, file: Path) -> Job:
 def distinct_share(text: str, prompt: str = "") -> float:
     """The share of distinct 4-grams of words and punctuation marks, among those that the prompt does not contain.
 
-    Each occurrence in the prompt accounts for one in the text, so that copying the prompt once lowers nothing, and
-    copying it again and again does. 1 if the prompt accounts for almost all.
+    Each in the prompt accounts for one in the text: copying the prompt once lowers nothing, copying it again and again
+    does. 1 if the prompt accounts for almost all.
     """
     grams = _grams(text)
     new = grams - _grams(prompt)
@@ -213,7 +212,7 @@ def distinct_share(text: str, prompt: str = "") -> float:
 
 
 def loops(text: str, prompt: str = "") -> bool:
-    """Whether a text repeats itself, not its prompt, so much that it is excluded from the figures."""
+    """Whether a text repeats itself, not its prompt, too much to be counted."""
     return distinct_share(text, prompt) < _LEAST_DISTINCT
 
 

@@ -85,10 +85,8 @@ class DraftComparison:
             if config.warmup:
                 warm_up(self._context, target, SIZES[-1], SIZES[-1])
             meter, (expected_s, limit_s) = self._meter(None, show, n, 1)
-            note(
-                f"measuring takes about {expected_s} s for the target and as much for each draft, at most {limit_s} s "
-                "each"
-            )
+            each = f"about {expected_s} s for the target and as much for each draft, at most {limit_s} s each"
+            note(f"measuring takes {each}")
             self._measured = meter.measure([n])
             self.texts: list[Text] = [(p, meter.write(p, n_text, n, target.is_end)) for p in prompts]
         except BaseException:

@@ -81,7 +81,7 @@ def read_machine(path: Path, n_max: int = AUTO_DRAFT) -> dict[str, Pair]:
 
 
 def read_pair(text: str, n_max: int = AUTO_DRAFT) -> Pair:
-    """The pair of FILE or FILE:PAIR. Raises UsageError, also if the file has several pairs and none is named."""
+    """That of FILE or FILE:PAIR. Raises UsageError, also if the file has several pairs and none is named."""
     name = ""
     if not Path(text).expanduser().is_file() and ":" in text:
         text, _, name = text.rpartition(":")
