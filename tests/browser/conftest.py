@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from duo.server.lead_server import Lead
-from tests.browser.browsing import Visits, a_browser
+from tests.browser.browsing import SLOW, Visits, a_browser
+from tests.command import Argument
 from tests.scripted import ScriptedSlot, scripted_engine
+from tests.serving import LeadProcess
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -22,6 +26,15 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
+@contextmanager
+def slow_lead(target: Path, *options: Argument) -> Iterator[LeadProcess]:
+    """A real lead, slow enough to see what it does. At the end, it has not failed."""
+    with LeadProcess(target, *options, "-c", "2048", "--exact", before=SLOW) as lead:
+        yield lead
+        assert lead.process.poll() is None
+        assert not any("Traceback" in line for line in lead.lines)
+
+
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visits]:
     """Opens pages. At the end, no page had an error, broke its security policy, or left its lead's origin."""
@@ -32,27 +45,26 @@ def visit(browser: Browser) -> Iterator[Visits]:
 
 
 @pytest.fixture
-def scripted() -> Iterator[tuple[Lead, ScriptedSlot]]:
-    """A lead that writes what the test says, on a port, and what is behind it."""
+def lead_and_slot() -> Iterator[tuple[str, ScriptedSlot]]:
     engine, slot = scripted_engine()
+    slot.n_ctx, slot.n_step = 1_000_000, 64
     with engine, Lead(engine, port=0) as lead:
-        yield lead, slot
+        yield lead.url, slot
 
 
 @pytest.fixture
-def slot(scripted: tuple[Lead, ScriptedSlot]) -> ScriptedSlot:
-    """What the lead at `url` writes."""
-    scripted[1].n_ctx, scripted[1].n_step = 1_000_000, 64
-    return scripted[1]
+def url(lead_and_slot: tuple[str, ScriptedSlot]) -> str:
+    """The address of a lead that writes what the test says."""
+    return lead_and_slot[0]
 
 
 @pytest.fixture
-def url(scripted: tuple[Lead, ScriptedSlot]) -> str:
-    """The scripted lead's address."""
-    return scripted[0].url
+def slot(lead_and_slot: tuple[str, ScriptedSlot]) -> ScriptedSlot:
+    """What it writes."""
+    return lead_and_slot[1]
 
 
 @pytest.fixture
-def page(visit: Visits, url: str, slot: ScriptedSlot) -> Any:
+def page(visit: Visits, url: str) -> Any:
     """The page of the scripted lead."""
     return visit(url)

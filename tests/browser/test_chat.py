@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from duo.server.lead_server import Lead
-from tests.browser.browsing import SLOW, Visits, answer, ask, goes_on, send, stored, text_of, wait_for_end
+from tests.browser.browsing import Visits, answer, ask, goes_on, send, stored, text_of, wait_for_end
+from tests.browser.conftest import slow_lead
 from tests.scripted import scripted_engine
 from tests.serving import LeadProcess
 
@@ -24,12 +25,8 @@ SHORT: dict[str, Any] = {"max_tokens": 24}
 @pytest.fixture(scope="module")
 def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
     target, draft = demo_pair
-    with LeadProcess(
-        target, "-md", draft, "-td", "1", "-c", "2048", "--exact", "--schedule", "sync", before=SLOW
-    ) as lead:
+    with slow_lead(target, "-md", draft, "-td", "1", "--schedule", "sync") as lead:
         yield lead
-        assert lead.process.poll() is None
-        assert not any("Traceback" in line for line in lead.lines)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from duo.server.lead_server import Lead
-from tests.browser.browsing import SLOW, Visits, answer, ask, goes_on, send, text_of
+from tests.browser.browsing import Visits, answer, ask, goes_on, send, text_of
+from tests.browser.conftest import slow_lead
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import BackProcess, LeadProcess
 
@@ -31,10 +32,8 @@ DRAWN = """canvas => {
 
 @pytest.fixture(scope="module")
 def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
-    with LeadProcess(demo_pair[0], "-c", "2048", "--exact", "--ignore-eos", "--schedule", "async", before=SLOW) as lead:
+    with slow_lead(demo_pair[0], "--ignore-eos", "--schedule", "async") as lead:
         yield lead
-        assert lead.process.poll() is None
-        assert not any("Traceback" in line for line in lead.lines)
 
 
 def test_a_back_joins_and_is_killed_while_text_streams(

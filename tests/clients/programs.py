@@ -31,7 +31,7 @@ class Weather(BaseModel):
 
 
 def openai(url: str) -> None:
-    """What tests/process/server/test_openai.py has not: logprobs, tools and a parsed answer."""
+    """Logprobs, tools and a parsed answer."""
     sdk = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     chats: Any = sdk.chat.completions  # not typed: mypy cannot choose an overload for fields in a dict
     weather = {"type": "function", "function": {"name": "get_weather", "parameters": Weather.model_json_schema()}}

@@ -36,22 +36,22 @@ FIVE = completion(max_tokens=5)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[tuple[Engine, ScriptedSlot]]:
+def engine() -> Iterator[Engine]:
     engine, slot = scripted_engine()
     slot.n_ctx = 100_000
     with engine:
-        yield engine, slot
+        yield engine
 
 
 @pytest.fixture(scope="module")
-def slot(engine: tuple[Engine, ScriptedSlot]) -> ScriptedSlot:
-    return engine[1]
+def slot(engine: Engine) -> Any:
+    return engine.slot
 
 
 @pytest.fixture(scope="module")
-def lead(engine: tuple[Engine, ScriptedSlot]) -> Iterator[Lead]:
+def lead(engine: Engine) -> Iterator[Lead]:
     """Its name is so long that a text fills all buffers on its way."""
-    with Lead(engine[0], port=0, alias="x" * 10_000, limits=SHORT) as lead:
+    with Lead(engine, port=0, alias="x" * 10_000, limits=SHORT) as lead:
         yield lead
 
 
@@ -104,20 +104,15 @@ MALFORMED = [
     chunked("1;" + "x" * 70_000), chunked("0\r\nX: " + "x" * 70_000),
 ]  # fmt: skip
 BODY_TO_COME = handshake("POST /v1/draft HTTP/1.1", more="Content-Length: 3\r\n")
+VERSION = TERMS.partition("\r\n")[0] + "\r\n"
 ODD_HANDSHAKES = [
     BODY_TO_COME,
-    handshake(more="Content-Length: 3\r\n"),
-    handshake(more="Transfer-Encoding: chunked\r\n"),
-    handshake("GET /v1/drafts HTTP/1.1"),
-    handshake(headers=UPGRADE),
-    handshake(headers=UPGRADE + "Sec-WebSocket-Version: 13\r\n"),
-    handshake(headers=UPGRADE + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: a\r\n"),
-    handshake(headers=UPGRADE, more=TERMS.partition("\r\n")[2]),
-    handshake(more=TERMS),
-    handshake(more=f"X: {'x' * 20_000}\r\n"),
-    handshake(f"GET /v1/draft?{'x' * 20_000} HTTP/1.1"),
-    handshake("GET /v1/draft\xff HTTP/1.1"),
-]
+    *(handshake(f"GET {path} HTTP/1.1") for path in ("/v1/drafts", f"/v1/draft?{'x' * 20_000}", "/v1/draft\xff")),
+    *(handshake(more=more) for more in (
+        "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n", f"X: {'x' * 20_000}\r\n", TERMS)),
+    *(handshake(headers=UPGRADE + terms) for terms in (
+        "", VERSION, VERSION + "Sec-WebSocket-Key: a\r\n", TERMS.removeprefix(VERSION))),
+]  # fmt: skip
 REFUSED = [*(data + HEALTH for data in MALFORMED), *ODD_HANDSHAKES]
 
 
@@ -234,15 +229,12 @@ def test_a_client_that_disconnects_without_reading(lead: Lead, slot: ScriptedSlo
     wait_until(lambda: lead.n_texts == 0)
 
 
-def test_an_end_with_open_connections(engine: tuple[Engine, ScriptedSlot]) -> None:
+def test_an_end_with_open_connections(engine: Engine, slot: ScriptedSlot) -> None:
     """One that has had its answer, one that sends no more, and one that never reads."""
-    engine[1].hold(n_free=3000)
+    slot.hold(n_free=3000)
     with ExitStack() as stack:
-        with Lead(engine[0], port=0, alias="x" * 10_000) as lead:
-            links = [
-                stack.enter_context(connect(lead, data, window=window))
-                for window, data in ((None, HEALTH), (None, HEALTH[:9]), (4096, STREAM))
-            ]
+        with Lead(engine, port=0, alias="x" * 10_000) as lead:
+            links = [stack.enter_context(connect(lead, data, window=4096)) for data in (HEALTH, HEALTH[:9], STREAM)]
             assert read_answer(links[0])[0] == 200
         assert all(read_to_the_end(link) is not None for link in links)
 
@@ -267,8 +259,8 @@ def test_a_websocket_without_a_hello_is_closed(lead: Lead, data: bytes) -> None:
 HALF = [b"", HEALTH[:9], handshake()[:-2], BODY_TO_COME, handshake(), request("/tokenize", b"{", length=9), HEALTH]
 
 
-def test_connections_that_wait_for_a_client_make_room(engine: tuple[Engine, ScriptedSlot]) -> None:
-    with Lead(engine[0], port=0, limits=replace(PATIENT, n_connections=20)) as lead:
+def test_connections_that_wait_for_a_client_make_room(engine: Engine) -> None:
+    with Lead(engine, port=0, limits=replace(PATIENT, n_connections=20)) as lead:
         for data in HALF:
             with ExitStack() as stack:
                 links = []
@@ -282,11 +274,10 @@ def test_connections_that_wait_for_a_client_make_room(engine: tuple[Engine, Scri
                     assert ask(lead) == 200
 
 
-def test_a_connection_that_is_being_answered_stays(engine: tuple[Engine, ScriptedSlot]) -> None:
-    made, slot = engine
+def test_a_connection_that_is_being_answered_stays(engine: Engine, slot: ScriptedSlot) -> None:
     slot.hold()
     n = len(slot.requests)
-    with Lead(made, port=0, limits=replace(PATIENT, n_connections=3)) as lead, ExitStack() as stack:
+    with Lead(engine, port=0, limits=replace(PATIENT, n_connections=3)) as lead, ExitStack() as stack:
         texts = [stack.enter_context(connect(lead, FIVE)) for _ in range(2)]
         wait_until(lambda: lead.n_texts == 2 and len(slot.requests) == n + 1)
         for _ in range(10):

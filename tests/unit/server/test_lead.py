@@ -1,8 +1,10 @@
-"""Who may ask a lead, its life, and what a program is told. Endpoints: see tests/process/server/curl.txt."""
+"""Who may ask a lead, its life, what it tells a program, its metrics and page. Endpoints: see tests/process/server."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -13,9 +15,9 @@ from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.server.lead_server import Lead
 from duo.spec.types import Step
-from tests.scripted import TEXT, ScriptedSlot
+from tests.scripted import N_STEP, TEXT, ScriptedSlot
 from tests.serving import assert_error
-from tests.unit.server.conftest import client_of
+from tests.unit.server.conftest import client_of, metrics_of
 
 MakeLead = Callable[..., Lead]
 
@@ -98,3 +100,83 @@ def test_a_fault_of_the_server_is_logged_and_answered(
     monkeypatch.setattr(slot.target, "n_params", object())  # which is no JSON
     assert_error(client.get("/v1/models"), 500, "^internal error: TypeError$")
     assert "internal error at /v1/models" in caplog.text
+
+
+# Metrics, as Prometheus reads them
+
+
+def test_a_text_is_counted(client: TestClient) -> None:
+    for n in (9, 9, -1):
+        client.post("/v1/completions", json={"prompt": "abcdef", "max_tokens": n})
+    found = metrics_of(client)
+    n_end = len(TEXT) + 1
+    assert {name: value for name, value in found.items() if "seconds" not in name} == {
+        "llamacpp:prompt_tokens_total": 7 + 1 + 1,
+        "duo:prompt_tokens_cached_total": 6 + 6,
+        "llamacpp:tokens_predicted_total": 9 + 9 + n_end,
+        "llamacpp:n_decode_total": 2 + 2 + 11,
+        "spec_decode_num_drafts_total": 3 + 3 + 10,
+        "spec_decode_num_draft_tokens_total": 6 + 6 + 20,
+        "spec_decode_num_accepted_tokens_total": 6 + 6 + 20,
+        "spec_decode_num_accepted_tokens_per_pos_total 0": 3 + 3 + 10,
+        "spec_decode_num_accepted_tokens_per_pos_total 1": 3 + 3 + 10,
+        "duo:generations_total token limit": 2,
+        "duo:generations_total end of text": 1,
+    }
+    assert n_end // N_STEP == 10
+    assert sum("seconds" in name for name in found) == 4, "times and rates of prompts and texts"
+
+
+def test_remote_drafts_are_counted(lead: Lead, client: TestClient) -> None:
+    for what, n in (("joined", 5), ("stalled", 2), ("stale", 9), ("dropped: left", 3), ("refused: token", 4)):
+        for _ in range(n):
+            lead.drafts.count(what)
+    assert metrics_of(client) == {
+        "duo:worker_joins_total": 5,
+        "duo:worker_stalls_total": 2,
+        "duo:stale_candidates_total": 9,
+        "duo:worker_drops_total left": 3,
+        "duo:worker_refusals_total token": 4,
+    }
+
+
+# The page: see tests/browser
+
+ASSETS = {file.name: file.read_bytes() for file in (files("duo.server") / "assets").iterdir()}
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+MOST_BYTES = 150_000
+
+
+def test_all_files_are_served_without_a_key_and_cached_and_use_nothing_from_elsewhere(make_lead: MakeLead) -> None:
+    client = client_of(make_lead(api_keys=["sk-one"]))
+    assert_error(client.get("/page/../v1/models"), 401)
+    for name, content in ASSETS.items():
+        path = f"/page/{name}" if name != "index.html" else "/"
+        answer = client.get(path)
+        assert (answer.status_code, answer.content) == (200, content)
+        headers = answer.headers
+        assert headers["content-type"].split(";")[0] == TYPES[name.rpartition(".")[2]]
+        assert client.head(path).headers["content-length"] == str(len(content))
+        rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
+        assert rules.pop("img-src") == "'self' data:"
+        assert {"script-src", "style-src", "connect-src"} == {name for name in rules if rules[name] == "'self'"}
+        nothing = {"default-src", "base-uri", "form-action", "frame-ancestors"}
+        assert nothing == {name for name in rules if rules[name] == "'none'"}
+        assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+        assert ("set-cookie" in headers, headers["cache-control"]) == (False, "no-cache")
+        for known, status in ((headers["etag"], 304), ('"other"', 200)):
+            assert client.get(path, headers={"If-None-Match": known}).status_code == status
+
+
+@pytest.mark.parametrize("name", ["lead.py", "..%2flead.py", "%2e%2e/lead.py", "%00", "x" * 5000, ""])
+def test_no_other_file_is_served(client: TestClient, name: str) -> None:
+    assert_error(client.get(f"/page/{name}"), 404)
+
+
+def test_the_files_are_small_and_have_nothing_from_outside() -> None:
+    assert sum(map(len, ASSETS.values())) <= MOST_BYTES
+    for name, data in ASSETS.items():
+        content = data.decode()
+        assert {"http://www.w3.org"} >= set(re.findall(r"https?://[\w.]+", content)), name
+        assert "import(" not in content, name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.(write|cookie)|eval\(", content), name
