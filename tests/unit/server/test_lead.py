@@ -22,8 +22,8 @@ from tests.unit.server.conftest import client_of, metrics_of
 MakeLead = Callable[..., Lead]
 
 
-def write(client: TestClient, **fields: Any) -> Any:
-    return client.post("/v1/completions", json={"prompt": "a"} | fields)
+def write(client: TestClient) -> Any:
+    return client.post("/v1/completions", json={"prompt": "a"})
 
 
 # CORS and keys, of which tests/unit/link/test_guard.py has the rules
