@@ -61,26 +61,19 @@ def page(page: Any, slot: ScriptedSlot) -> Any:
     return page
 
 
-def nodes(page: Any) -> list[dict[str, Any]]:
-    """The accessibility tree as the browser computes it."""
+def nodes(page: Any, *roles: str) -> list[dict[str, Any]]:
+    """Those of these roles in the accessibility tree as the browser computes it."""
     tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")
-    found: list[dict[str, Any]] = [node for node in tree["nodes"] if not node["ignored"]]
-    return found
-
-
-def named(page: Any, *roles: str) -> list[tuple[str, str]]:
-    """Role and name of each node with one of these roles."""
-    pairs = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes(page)]
-    return [pair for pair in pairs if pair[0] in roles]
+    return [node for node in tree["nodes"] if not node["ignored"] and node["role"]["value"] in roles]
 
 
 @pytest.mark.parametrize("dialog", ["", "settings", "key-dialog", "delete-dialog"])
 def test_every_control_has_a_name(page: Any, dialog: str) -> None:
     if dialog:
         page.evaluate("id => document.getElementById(id).showModal()", dialog)
-    found = named(page, *CONTROLS)
+    found = nodes(page, *CONTROLS)
     assert len(found) >= (2 if dialog else 15)
-    assert not [role for role, name in found if not name.strip()]
+    assert not [node["role"] for node in found if not node.get("name", {}).get("value", "").strip()]
     unlabelled = """[...document.querySelectorAll("input, textarea")].filter(
         (field) => !field.labels.length && !field.ariaLabel).map((field) => field.id)"""
     assert page.evaluate(unlabelled) == []
@@ -88,9 +81,8 @@ def test_every_control_has_a_name(page: Any, dialog: str) -> None:
 
 def test_the_structure_and_that_nothing_moves(page: Any) -> None:
     landmarks = ("banner", "navigation", "main", "complementary")
-    assert [role for role, _ in named(page, *landmarks)] == list(landmarks)
-    headings = [node for node in nodes(page) if node["role"]["value"] == "heading"]
-    first, *others = [node["properties"][0]["value"]["value"] for node in headings]
+    assert [node["role"]["value"] for node in nodes(page, *landmarks)] == list(landmarks)
+    first, *others = [node["properties"][0]["value"]["value"] for node in nodes(page, "heading")]
     assert first == 1 < min(others)
     references = """["aria-labelledby", "aria-describedby", "aria-controls", "for"].flatMap((name) =>
         [...document.querySelectorAll(`[${name}]`)].map((element) => element.getAttribute(name))
