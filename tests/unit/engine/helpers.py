@@ -13,7 +13,7 @@ from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.clock import Clock
 from duo.engine.decoder import Cache
 from duo.engine.draft import Draft, DraftRequest
-from duo.engine.drafter import Drafter, DraftThread
+from duo.engine.drafter import Drafter, DraftThread, DraftUpdate
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Generation, Sources
 from duo.engine.local_draft import LocalDraft
@@ -24,7 +24,7 @@ from duo.spec.calibration import Lookahead
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
-from duo.spec.types import Step
+from duo.spec.types import Guess, Step
 from duo.spec.verify import Matching
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, FakeContext
 
@@ -75,6 +75,24 @@ def make_queue(n_ahead: int = 6) -> CandidateQueue:
     queue.open()
     queue.allow(as_far_as(n_ahead))
     return queue
+
+
+class Side:
+    """A target's side that says what it is told to say, then nothing new, and notes what is offered."""
+
+    def __init__(self, *said: DraftUpdate) -> None:
+        self.said, self.epoch = list(said), 0
+        self.offers: list[tuple[int, Guess, int, float]] = []
+
+    def begin(self) -> DraftUpdate:
+        update = self.said.pop(0) if self.said else DraftUpdate(self.epoch, [])
+        self.epoch = update.epoch
+        return update
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        assert epoch == self.epoch
+        self.offers.append((position, guess, n_tokens, seconds))
+        return True
 
 
 class NoThread(DraftThread):

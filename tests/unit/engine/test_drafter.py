@@ -15,7 +15,7 @@ from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, begun, make_queue
+from tests.unit.engine.helpers import PROMPT, Side, begun, make_queue
 
 N = 40
 TEXT = text_after(PROMPT, N)
@@ -136,21 +136,6 @@ def test_a_text_that_tells_nothing_is_not_read(n_vocab: int, n: int, n_drafted: 
 # A draft with another vocabulary
 
 
-class Telling:
-    """A target's side that says what it is told to say, and notes the guesses."""
-
-    def __init__(self, *said: DraftUpdate) -> None:
-        self._said = iter(said)
-        self.guesses: list[tuple[int, int]] = []
-
-    def begin(self) -> DraftUpdate:
-        return next(self._said)
-
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        self.guesses.append((position, guess.token))
-        return True
-
-
 def longer(*_: object) -> Guess:
     return Guess(7, 1.0)
 
@@ -166,12 +151,10 @@ def longer(*_: object) -> Guess:
 def test_tokens_are_replaced(
     said: list[Any], guesses: list[tuple[int, int]], tokens: list[int], batches: list[int]
 ) -> None:
-    context, side = (
-        FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB),
-        Telling(*(DraftUpdate(*one) for one in said)),
-    )
+    context, side = FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB), Side(*(DraftUpdate(*one) for one in said))
     drafter = Drafter(context, side, Greedy(), N_VOCAB, Metrics())
     for _ in said:
         drafter.step()
         assert drafter.end() == context.tokens, "a later text relies on it"
-    assert (side.guesses, context.tokens, context.batches) == (guesses, tokens, batches)
+    assert [(position, guess.token) for position, guess, *_ in side.offers] == guesses
+    assert (context.tokens, context.batches) == (tokens, batches)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import random
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -24,11 +22,6 @@ TEXT = text_after(PROMPT, N)
 def no_thread_is_left() -> Iterator[None]:
     yield
     assert draft_threads() == []
-
-
-def nap() -> None:
-    """A decode of random duration, for arbitrary interleavings of two threads; see test_interleavings.py for all."""
-    time.sleep(random.random() / 2000)
 
 
 @pytest.mark.parametrize("n_rollback", [0, 1, 3])
@@ -80,7 +73,7 @@ def test_a_full_context_and_the_token_limit_end_the_text(
     n_ctx: int, n_predict: int, n: int, stop: str, with_draft: bool
 ) -> None:
     draft = FakeContext(n_ctx=n_ctx) if with_draft else None
-    target = FakeContext(n_ctx=n_ctx, n_batch=32, during=nap)
+    target = FakeContext(n_ctx=n_ctx, n_batch=32)
     generation = Writing(target, draft, make_ending(n_predict))
     assert run(generation) == TEXT[:n]
     assert generation.metrics.stop == stop

@@ -19,7 +19,7 @@ from duo.spec.translation import Translator
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, FakeContext, Scripted, text_after
 from tests.tokenizers import Words
-from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
+from tests.unit.engine.helpers import PROMPT, Side, Unthreaded, Writing, make_ending, run
 
 TARGET = Words("a", "b", "ab", " a", " b", " ", "é", b"\xc3", b"\xa9", "aba", "\n", "bb", " ab", "é a", "b a")
 assert TARGET.n_vocab == N_VOCAB
@@ -68,43 +68,25 @@ def test_the_schedule_changes_at_any_step(
     assert generation.metrics.draft_error is None
 
 
-class OneSide:
-    """A target's side that has accepted these tokens after the prompt, and notes what is offered."""
-
-    def __init__(self, *pieces: str) -> None:
-        self.fresh = [*PROMPT, *TARGET.of(*pieces)]
-        self.epoch = 0
-        self.offers: list[tuple[int, Guess, int, float]] = []
-
-    def begin(self) -> DraftUpdate:
-        tokens, self.fresh = self.fresh, []
-        return DraftUpdate(self.epoch, tokens)
-
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        assert epoch == self.epoch
-        self.offers.append((position, guess, n_tokens, seconds))
-        return True
-
-
-def translated(side: OneSide) -> TranslatedTarget:
+def translated(side: Side) -> TranslatedTarget:
     translator = Translator(TARGET, DRAFT, len(PROMPT), DRAFT_PROMPT)
     return TranslatedTarget(side, translator, Metrics(), tentative=lambda: True)
 
 
 def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -> None:
-    side = OneSide()
+    side = Side(DraftUpdate(0, PROMPT))
     made = translated(side)
     made.begin()
     made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
     assert [TARGET.piece(guess.token) for _, guess, *_ in side.offers] == [b"aba", b"b"]
-    side.fresh, side.epoch = TARGET.of("ab"), 1
+    side.said.append(DraftUpdate(1, TARGET.of("ab")))
     side.offers.clear()
     assert made.begin()[:4] == (0, [], 0, None)
     assert [(position, TARGET.piece(one.token), n) for position, one, n, _ in side.offers] == [(4, b"ab", 0)]
 
 
 def test_a_token_that_the_target_split_becomes_a_longer_one() -> None:
-    side = OneSide("ab")
+    side = Side(DraftUpdate(0, [*PROMPT, *TARGET.of("ab")]))
     made = translated(side)
     found = made.begin()
     assert found.tokens == [*DRAFT_PROMPT, *DRAFT.of("a", "b")]
