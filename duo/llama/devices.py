@@ -110,11 +110,11 @@ def find_devices(names: Sequence[str], parameter: str = "devices", *, cpu: bool 
 # RPC
 
 
-def refuses(server: str) -> bool:
-    """Whether the server accepts no connection."""
+def refuses(address: str, port: int) -> bool:
+    """Whether nothing accepts connections there."""
     try:
-        socket.create_connection(split_endpoint(server), _CONNECT_S).close()
-    except (OSError, UnicodeError):
+        socket.create_connection((address, port), _CONNECT_S).close()
+    except OSError:
         return True
     return False
 

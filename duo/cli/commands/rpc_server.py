@@ -46,7 +46,7 @@ def rpc_server(options: RpcServerOptions) -> int:
         subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as server,
         on_interrupt(server.kill) as interrupt,
     ):
-        while server.poll() is None and refuses(f"{address}:{options.port}"):
+        while server.poll() is None and refuses(address, options.port):
             with suppress(subprocess.TimeoutExpired):
                 server.wait(_LOOK_S)
         if server.poll() is None:
