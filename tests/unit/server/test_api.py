@@ -17,9 +17,9 @@ from duo.server.lead_server import Lead
 from duo.server.parse_request import MAX_OPTIONS
 from tests.scripted import BOS, N_CTX, N_VOCAB, ScriptedModel, ScriptedSlot, tokens_of
 from tests.serving import assert_error
-from tests.unit.server.conftest import client_of
+from tests.unit.server.conftest import CHAT, COMPLETIONS, answer_of, client_of
 
-TEXTS = ("/v1/completions", "/v1/chat/completions")
+TEXTS = (COMPLETIONS, CHAT)
 DEEP = b"[" * 100_000
 
 
@@ -27,10 +27,9 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def asked(client: TestClient, slot: ScriptedSlot, path: str = TEXTS[0], **fields: Any) -> GenerationConfig:
+def asked(client: TestClient, slot: ScriptedSlot, **fields: Any) -> GenerationConfig:
     """How the text is to be written that these fields ask for."""
-    answer = client.post(path, json={"prompt": "a", "messages": [user("a")]} | fields)
-    assert answer.status_code == 200, answer.text
+    answer_of(client, COMPLETIONS, **fields)
     return slot.requests[-1].config
 
 
@@ -100,12 +99,10 @@ def test_values_out_of_range_are_refused_by_name(client: TestClient, field: str)
 
 def test_a_prompt_longer_than_the_context_is_refused(client: TestClient) -> None:
     said = rf"^the prompt has {N_CTX + 1} tokens, the context {N_CTX}$"
-    answer = client.post(TEXTS[0], json={"prompt": [9] * (N_CTX + 1)})
+    answer = client.post(COMPLETIONS, json={"prompt": [9] * (N_CTX + 1)})
     assert_error(answer, 400, said)
     assert answer.json()["error"]["code"] == "context_length_exceeded"
-    for path, fields in zip(TEXTS, ({"prompt": "word " * 200_000}, {"messages": [user("word ")] * 4096}), strict=True):
-        assert_error(client.post(path, json=fields), 400, f"the context {N_CTX}")
-    assert client.post(TEXTS[0], json={"prompt": [9] * N_CTX}).json()["usage"]["completion_tokens"] == 1
+    assert client.post(COMPLETIONS, json={"prompt": [9] * N_CTX}).json()["usage"]["completion_tokens"] == 1
 
 
 # Prompts
@@ -202,7 +199,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("never")
 def test_a_prompt_that_cannot_fit_is_not_tokenised(client: TestClient) -> None:
     text = "a" * (N_CTX + 1)  # a token of this vocabulary is one byte
-    for path, fields in (("/v1/completions", {"prompt": text}), ("/v1/chat/completions", {"messages": [user(text)]})):
+    for path, fields in ((COMPLETIONS, {"prompt": text}), (CHAT, {"messages": [user(text)]})):
         answer = client.post(path, json=fields)
         assert_error(answer, 400, rf"^the prompt has \d+ bytes, too many for the context {N_CTX}$")
         assert answer.json()["error"]["code"] == "context_length_exceeded"
@@ -216,12 +213,12 @@ def test_a_text_that_takes_too_long_is_not_tokenised(
     slot.target.longest_token = 256
     for path, fields in (
         ("/tokenize", {"content": "é" * (MIB // 2 + 1)}),
-        ("/v1/completions", {"prompt": "a" * (MIB + 2)}),
-        ("/v1/chat/completions", {"messages": [user("a" * (MIB // 4 + 1))] * 4}),
+        (COMPLETIONS, {"prompt": "a" * (MIB + 2)}),
+        (CHAT, {"messages": [user("a" * (MIB // 4 + 1))] * 4}),
     ):
         assert_error(client.post(path, json=fields), 400, rf"^the text has \d+ bytes: at most {MIB} can be tokenised")
     monkeypatch.setattr(ScriptedModel, "n_unknown", lambda _, text: text.count("\t"))
-    for path, fields in (("/tokenize", {"content": "\t" * (MIB // 2)}), ("/v1/completions", {"prompt": "\t" * MIB})):
+    for path, fields in (("/tokenize", {"content": "\t" * (MIB // 2)}), (COMPLETIONS, {"prompt": "\t" * MIB})):
         assert_error(client.post(path, json=fields), 400, r"^\d+ characters of the text are not in the vocabulary")
 
 
@@ -230,6 +227,6 @@ def test_only_the_text_of_a_request_may_be_large(client: TestClient, field: str)
     nested = f"[{'[],' * (MAX_OPTIONS // 3)}[]]"
     said = f"at most {MAX_OPTIONS} bytes besides its text"
     for body in (f'{{"prompt": "a", "{field}": {nested}}}', f'{{"{field}": {nested}, "prompt": "a", "{field}": []}}'):
-        assert_error(client.post("/v1/completions", content=body), 413, said)
+        assert_error(client.post(COMPLETIONS, content=body), 413, said)
     twice = f'{{"prompt": {nested}, "prompt": "a"}}'
-    assert_error(client.post("/v1/completions", content=twice), 413, said)
+    assert_error(client.post(COMPLETIONS, content=twice), 413, said)

@@ -12,9 +12,9 @@ from duo.llama.chat_template import ChatTemplate
 from tests.chat_templates import HERMES, OTHER, PLAIN
 from tests.scripted import ScriptedSlot
 from tests.serving import assert_error
+from tests.unit.server.conftest import ASKED, CHAT, answer_of
 
-CHAT, APPLY = "/v1/chat/completions", "/apply-template"
-HELLO = {"role": "user", "content": "Hi"}
+APPLY = "/apply-template"
 NOW = {"type": "function", "function": {"name": "now"}}
 SHOWS = "{{ messages | tojson }}{{ tools | tojson if tools }}{{ extra }}"
 
@@ -53,6 +53,10 @@ def test_messages_for_the_template(client: TestClient, use: Callable[[str], None
     }
 
 
+def message_of(client: TestClient, **fields: Any) -> dict[str, Any]:
+    return dict(answer_of(client, CHAT, **fields)["choices"][0]["message"])
+
+
 def function(arguments: Any) -> dict[str, Any]:
     return {"function": {"name": "f", "arguments": arguments}}
 
@@ -81,23 +85,22 @@ def function(arguments: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_refused(client: TestClient, fields: dict[str, Any], said: str) -> None:
-    assert_error(client.post(CHAT, json={"messages": [HELLO]} | fields), 400, said)
+    assert_error(client.post(CHAT, json=ASKED | fields), 400, said)
 
 
 def test_a_format_that_is_not_parsed(client: TestClient, use: Callable[[str], None]) -> None:
     use(OTHER)
-    asked = {"messages": [HELLO], "tools": [NOW]}
+    asked = ASKED | {"tools": [NOW]}
     said = "writes tool calls in a format that duo does not parse: it parses that of Hermes and Qwen"
     assert_error(client.post(CHAT, json=asked), 400, said)
-    assert client.post(APPLY, json={**asked, "tool_choice": "none"}).status_code == 200
+    assert client.post(APPLY, json=asked | {"tool_choice": "none"}).status_code == 200
 
 
 def test_thoughts_in_other_tags_are_content(client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]) -> None:
     slot.text = "<think>a</think>"
     for source, content in ((HERMES, ""), (HERMES.replace("think>", "thought>"), slot.text), (PLAIN, slot.text)):
         use(source)
-        answer = client.post(CHAT, json={"messages": [HELLO]}).json()
-        assert answer["choices"][0]["message"]["content"] == content
+        assert message_of(client)["content"] == content
 
 
 def test_an_answer_by_a_schema_has_no_thought(
@@ -105,8 +108,6 @@ def test_an_answer_by_a_schema_has_no_thought(
 ) -> None:
     use("{% if true %}<think>{% endif %}")
     slot.text = '{"a": 1}'
-    asked: dict[str, Any] = {"messages": [HELLO]}
-    assert client.post(CHAT, json=asked).json()["choices"][0]["message"]["reasoning_content"] == slot.text
-    answer = client.post(CHAT, json={**asked, "response_format": {"type": "json_object"}})
-    message = answer.json()["choices"][0]["message"]
-    assert message == {"role": "assistant", "content": slot.text}
+    assert message_of(client)["reasoning_content"] == slot.text
+    form = {"type": "json_object"}
+    assert message_of(client, response_format=form) == {"role": "assistant", "content": slot.text}
