@@ -55,7 +55,6 @@ class Replay:
         return self.tokens / self.seconds
 
     def add(self, n_tokens: int, end_s: float) -> None:
-        """A step."""
         self.tokens, self.seconds = self.tokens + n_tokens, end_s
         self.ends.append((self.tokens, end_s))
 
@@ -95,11 +94,9 @@ def replay(
     metrics, guesser = Metrics(clock), _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
     generate(target, draft, policy, prompt, n_tokens, metrics, guesser, _Verifier())
     found = Replay(
-        n_verified=[step.n_candidates for step in metrics.steps],
-        n_contradicted=metrics.contradictions.total(),
-        n_prepared=metrics.hits.total(),
-        n_opened=metrics.n_prepared,
-    )
+        n_verified=[step.n_candidates for step in metrics.steps], n_contradicted=metrics.contradictions.total(),
+        n_prepared=metrics.hits.total(), n_opened=metrics.n_prepared,
+    )  # fmt: skip
     for step in metrics.steps:
         found.add(step.n_tokens, step.end)
         found.tokens_in[step.schedule] += step.n_tokens
@@ -205,9 +202,7 @@ class _VirtualContext:
 
     def _take(self, seconds: float) -> None:
         """Wait until the decode is done, or aborted if the device can do that."""
-        if self._is_stopped:
-            raise DecodeAborted("aborted")
-        self._is_cancelled = False
+        self._is_cancelled = self._is_stopped
         end = self._clock.now() + seconds
         while not self._is_cancelled and (left_s := end - self._clock.now()) > 0 and self._condition.wait(left_s):
             pass
@@ -297,12 +292,9 @@ class _Verifier(Verifier):
     """Knows the text."""
 
     def verify(
-        self,
-        target_logits: Logits,  # noqa: ARG002
-        candidates: Sequence[Guess],
-        position: int,
-        recent: Sequence[int] = (),  # noqa: ARG002
+        self, target_logits: Logits, candidates: Sequence[Guess], position: int, recent: Sequence[int] = ()
     ) -> tuple[int, ...]:
+        del target_logits, recent
         tokens = [guess.token for guess in candidates]
         n = next((i for i, token in enumerate(tokens) if token != (position + i) % 2), len(tokens))
         return *tokens[:n], (position + n) % 2
