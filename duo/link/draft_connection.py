@@ -45,8 +45,7 @@ class ConnectionRejected(LinkError):
 class Admission:
     """The conditions for a draft to connect."""
 
-    token: str = ""  # that drafts must send; empty: any
-    closed: bool = False  # accepts none
+    token: str | None = ""  # that drafts must send; empty: any; None: the lead accepts no drafts
     is_own: bool = False  # for the lead's own process, however many drafts are connected
     hello_s: float = 5.0  # for a draft to send its first message
 
@@ -58,7 +57,7 @@ class Admission:
         hello = _decode(data)
         if not isinstance(hello, Hello):
             raise ConnectionRejected("garbage", "its first message is not a Hello")
-        if self.closed:
+        if self.token is None:
             raise ConnectionRejected("token", "the lead accepts no remote drafts: start it with a token for them")
         if not hmac.compare_digest(hello.token.encode(), self.token.encode()) and self.token:
             fault = "wrong" if hello.token else "missing"

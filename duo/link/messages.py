@@ -32,12 +32,11 @@ TRY_LATER = 1013  # close code (RFC 6455, registry)
 # Neither side compresses: messages are small, and compression costs time and memory.
 MAX_FROM_DRAFT = 64 * 1024  # bytes of one message; the largest is a Hello
 MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may contain a long text
-_MAX_FLOAT = sys.float_info.max
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Tokens = list[Number]
-Finite = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
+Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 

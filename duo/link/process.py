@@ -56,11 +56,6 @@ class DraftPlan:
     url: str = ""  # of the lead
 
 
-# Level and text of a log message of the process, as a line of JSON on its standard output. An error is the reason for
-# its end. Anything else that it writes is text.
-Report = tuple[int, str]
-
-
 class DraftProcess:
     """Runs a draft in a separate process, inside `with`, and connects to it over loopback.
 
@@ -153,8 +148,8 @@ class DraftProcess:
         with process as self._process:
             for line in process.stdout or ():
                 try:
-                    level, text = msgspec.json.decode(line, type=Report)
-                except (msgspec.DecodeError, RecursionError):
+                    level, text = msgspec.json.decode(line, type=tuple[int, str])  # see _Reporter
+                except (msgspec.DecodeError, RecursionError):  # any other text
                     level, text = logging.DEBUG, (last := line.strip().removeprefix("duo: error: "))
                 if self._drafts.counts["joined"] > n_before:
                     self._is_settled.set()
@@ -174,7 +169,7 @@ class DraftProcess:
 
 
 def main() -> None:
-    """Draft for the lead in the plan, the first argument, until standard input is closed. Writes reports.
+    """Draft for the lead in the plan, the first argument, until standard input is closed.
 
     Exit status 2: the options cannot be used.
     """
@@ -197,7 +192,10 @@ def main() -> None:
 
 
 class _Reporter(logging.Handler):
-    """Writes log messages as reports. Those about the connection are details: the lead logs its own."""
+    """Writes log messages to standard output, each as a line of JSON: its level and its text.
+
+    Those about the connection are details: the lead logs its own. An error is the reason for the process's end.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         level = logging.DEBUG if record.name == "duo.link" else record.levelno

@@ -73,7 +73,7 @@ class Lead:
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
         self._service = GenerationService(self.drafts, n_queue, alias, on_step, on_text)
         self._events = LiveEvents(self._service)
-        admission = Admission(back_token, closed=not self.takes_drafts, hello_s=limits.hello_s)
+        admission = Admission(back_token if self.takes_drafts else None, hello_s=limits.hello_s)
         endpoints = Endpoints(self._service, defaults or GenerationConfig(), random_seed=random_seed)
         routes = [*endpoints.routes(), Route("/v1/duo/events", self._events.events)]
         routes += [draft_route(self.drafts, admission), *(page_routes() if page else ())]

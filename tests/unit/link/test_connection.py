@@ -1,12 +1,66 @@
-"""Connections whose clients do not read: which of them are aborted."""
+"""Connections whose clients do not read, and frames that are invalid, incomplete or too long."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+from duo.link import messages
 from duo.link.connection import DEFAULT_LIMITS, Connection
+from tests.raw_http import connect as connect_raw
+from tests.raw_http import handshake, read_answer
+from tests.unit.engine.helpers import until
+from tests.unit.link.backs import Stage
+
+TOO_BIG, TOO_MANY = 1009, 1008
+
+
+INVALID = {
+    "reserved bits": b"\xf2\x80\0\0\0\0",
+    "not masked": b"\x82\x01x",
+    "unknown opcode": b"\x83\x80\0\0\0\0",
+    "length of 2**64": b"\x82\xff" + b"\xff" * 8 + bytes(4),
+    "text": b"\x81\x82\0\0\0\0ab",
+    "invalid UTF-8 and an end": b"\x81\x82\0\0\0\0\xff\xfe\x88\x80\0\0\0\0",
+    "text in fragments after an end": b"\x88\x80\0\0\0\0\x01\x81\0\0\0\0a\x80\x81\0\0\0\0b",
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_frames_end_the_connection(
+    stage: Stage, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with connect_raw(stage, handshake()) as connection, suppress(ConnectionError):
+        assert read_answer(connection)[0] == 101
+        connection.sendall(INVALID[name])
+        while connection.recv(4096):
+            """Until the lead closes it."""
+    until(lambda: stage.drafts.counts)
+    assert {record.name for record in caplog.records} <= {"duo.link"}, "only what the lead itself logs"
+    assert capfd.readouterr() == ("", "")
+
+
+LONG: dict[str, bytes | list[bytes]] = {
+    "one frame": bytes(messages.MAX_FROM_DRAFT + 1),
+    "two frames": [bytes(40_000)] * 2,
+    "many frames": [b"\0"] * 66_000,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_message_that_is_too_long_is_not_read_to_its_end(stage: Stage, name: str) -> None:
+    with connect(f"ws://127.0.0.1:{stage.port}{messages.ROUTE}", compression=None, max_size=None, proxy=None) as back:
+        with suppress(ConnectionClosed):
+            back.send(LONG[name])
+        with pytest.raises(ConnectionClosed) as closed:
+            back.recv(60)
+    until(lambda: stage.drafts.counts)
+    # The code may get lost on its way.
+    assert closed.value.rcvd is None or closed.value.rcvd.code in (TOO_BIG, TOO_MANY)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_a_back_that_cannot_take_part_is_told_why(
 
 
 @pytest.mark.parametrize(
-    ("admission", "said"), [(Admission(closed=True), "token"), (Admission(), None), (Admission("ü" * 256), "token")]
+    ("admission", "said"), [(Admission(None), "token"), (Admission(), None), (Admission("ü" * 256), "token")]
 )
 def test_which_tokens_are_needed(admission: Admission, said: str | None) -> None:
     with Stage(admission) as stage, stage.back() as back:
