@@ -1,4 +1,4 @@
-"""Real vocabularies and the texts that llama.cpp tests them with, from the source of the installed version."""
+"""Real vocabularies, texts for them and chat templates, from the source of the installed llama.cpp."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import tarfile
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 _PACKAGE = "llama-cpp-python"
 _SEPARATOR = "\n__ggml_vocab_test__\n"  # between the texts
 
 
-def fetch(cache: Path) -> Path:
-    """The folder with the vocabularies, `ggml-vocab-*.gguf`, within `cache`. Raises SubprocessError."""
-    folder = cache / version(_PACKAGE)
+def fetch(config: pytest.Config) -> Path:
+    """The folder with `ggml-vocab-*.gguf` and the templates, `*.jinja`. Skips the test if there is no source."""
+    folder = config.cache.mkdir("llama.cpp") / version(_PACKAGE)
     folder.mkdir(exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other processes may need them, too
         if not (folder / ".complete").exists():
-            _download(folder)
+            try:
+                _download(folder)
+            except subprocess.SubprocessError as error:
+                pytest.skip(f"no source of llama.cpp: {error}")
             (folder / ".complete").touch()
     return folder
 
@@ -32,8 +37,9 @@ def _download(folder: Path) -> None:
     archive = next(folder.glob("*.tar.gz"))
     with tarfile.open(archive) as opened:
         for member in opened:
-            _, _, name = member.name.partition("/vendor/llama.cpp/models/")
-            if name.startswith("ggml-vocab-") and "/" not in name and (file := opened.extractfile(member)):
+            parent, _, name = member.name.partition("/vendor/llama.cpp/models/")[2].rpartition("/")
+            is_wanted = name.startswith("ggml-vocab-") if not parent else parent == "templates"
+            if is_wanted and (file := opened.extractfile(member)):
                 (folder / name).write_bytes(file.read())
     archive.unlink()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -25,10 +24,7 @@ _AHEAD = 3  # candidates that the target is offered
 
 @pytest.fixture(scope="module")
 def folder(pytestconfig: pytest.Config) -> Path:
-    try:
-        return vocabularies.fetch(pytestconfig.cache.mkdir("vocabularies"))
-    except subprocess.SubprocessError as error:
-        pytest.skip(f"no source of llama.cpp: {error}")
+    return vocabularies.fetch(pytestconfig)
 
 
 @pytest.fixture(scope="module")

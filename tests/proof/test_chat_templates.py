@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tarfile
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duo.errors import PromptError
 from duo.llama.chat_template import ChatTemplate
-from tests.command import ROOT
-
-FOLDER = "vendor/llama.cpp/models/templates/"
+from tests import vocabularies
 
 # What a template refuses itself, and what it needs besides messages and tools.
 REFUSED = {
@@ -49,22 +42,10 @@ PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["place"]}
 TOOL = {"type": "function", "function": {"name": "zq_tool", "description": "?", "parameters": PARAMETERS}}
 
 
-@pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The templates by their names, from llama.cpp's source as the installed llama-cpp-python has it."""
-    name = f"llama_cpp_python-{version('llama-cpp-python')}"
-    archive = ROOT / "build" / "sdist" / f"{name}.tar.gz"
-    if not archive.exists():
-        wanted = ["--no-deps", "--no-binary", "llama-cpp-python", name.replace("_", "-").replace("python-", "python==")]
-        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(archive.parent), *wanted]
-        done = subprocess.run(fetch, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.splitlines() or ["no reason"])[-1]
-            pytest.skip(f"the source of llama-cpp-python, which has the templates, cannot be downloaded: {last}")
-    with tarfile.open(archive) as opened:
-        members = [m for m in opened if FOLDER in m.name and m.name.endswith(".jinja")]
-        found = {Path(m.name).stem: opened.extractfile(m) for m in members}
-        texts = {stem: file.read().decode() for stem, file in found.items() if file is not None}
+@pytest.fixture(scope="module")
+def sources(pytestconfig: pytest.Config) -> dict[str, str]:
+    """The templates by their names."""
+    texts = {path.stem: path.read_text() for path in vocabularies.fetch(pytestconfig).glob("*.jinja")}
     assert len(texts) >= 60
     return texts
 
