@@ -30,7 +30,7 @@ PEER_BARS = (Bar(FIRST, "llama-", 1.0), Bar(FOURTH, "llama-", 1.08))
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import slot
+from duo.engine import request_writer
 from duo.spec.types import Guess
 class Random:
     n_recent = 0
@@ -38,8 +38,8 @@ class Random:
     def guess(self, logits, position, recent=()):
         return Guess(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
-choosing = slot.choosing
-slot.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+choosing = request_writer.choosing
+request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 

@@ -15,6 +15,7 @@ from duo.engine.contexts import check_length
 from duo.engine.generation import Sources
 from duo.engine.metrics import Metrics
 from duo.engine.request import TextRequest, generation_config
+from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
@@ -46,6 +47,7 @@ class Engine:
     def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
         """Takes ownership of `slot` and `resources`: close() closes them."""
         self._slot = slot
+        self._writer = RequestWriter(slot)
         self._resources = resources or ExitStack()
         self._worker = Worker("duo-target")
         self._lock = threading.Lock()  # no request begins while the engine is closing
@@ -68,7 +70,7 @@ class Engine:
             self._closing = True
         for request in list(self._texts):
             self.cancel(request)
-        self._slot.interrupt()  # a warm-up without a request
+        self._writer.interrupt()  # a warm-up without a request
         self._worker.join()
         if not lifeline.is_lost():
             self._slot.close()
@@ -116,7 +118,7 @@ class Engine:
 
     def interrupt(self) -> None:
         """End the running generation, but not those in the queue. From any thread."""
-        self._slot.interrupt()
+        self._writer.interrupt()
 
     @property
     def statistics(self) -> Statistics | None:
@@ -197,7 +199,7 @@ class Engine:
 
     def cancel(self, request: TextRequest) -> None:
         """End a request: at once if it is in the queue, otherwise after the current decode. From any thread."""
-        self._slot.cancel(request)
+        self._writer.cancel(request)
         job = self._texts.get(request)
         if job is not None and self._worker.drop(job):
             request.metrics.stop = INTERRUPTED
@@ -225,7 +227,7 @@ class Engine:
     def _write(self, request: TextRequest) -> None:
         try:
             with lifeline.notifying(self.fail):
-                self._slot.write(request)
+                self._writer.write(request)
             self.fault = None
             self._end(request, None)
         except BaseException as error:  # raised in the thread that iterates

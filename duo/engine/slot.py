@@ -1,4 +1,4 @@
-"""Slot: the contexts of a target and its draft, and the texts that are written with them, one at a time."""
+"""Slot: the contexts of a target and its draft, and what belongs to them: threads, policy, lookup, profile."""
 
 from __future__ import annotations
 
@@ -12,34 +12,27 @@ from dataclasses import replace
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.contexts import can_verify, context_size, draft_context, target_context, time_draft, warm_up
-from duo.engine.cores import ON_CPU, check_threads, follows_cores, pin, plan_threads, tuned_threads, within
+from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.decoder import Cache
-from duo.engine.draft import Draft, DraftRequest, TextSource
+from duo.engine.draft import Draft, TextSource
 from duo.engine.free_cores import CoresInUse
-from duo.engine.generation import ConnectedDrafts, Generation, Sources
+from duo.engine.generation import ConnectedDrafts, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
-from duo.engine.request import TextRequest, choosing
-from duo.engine.text import INTERRUPTED, Ending
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.models.profiles import Profile
-from duo.spec.constants import DEFAULT
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, policy_for
 from duo.spec.schedule import Schedule, schedules_of
-from duo.spec.session import Session
 
 log = logging.getLogger("duo.engine")
 
 
 class Slot:
-    """Makes the contexts of a pair, and larger ones when a text needs them, and writes one text at a time.
-
-    One thread calls it, except for cancel() and interrupt().
-    """
+    """Makes the contexts of a pair, and larger ones when a text needs them. One thread calls it, except for abort()."""
 
     def __init__(
         self,
@@ -87,8 +80,7 @@ class Slot:
         self.target_cache: Cache | None = None
         self.draft_cache: Cache | None = None
         self._contexts: list[Context] = []
-        self._lock = threading.Lock()  # protects the two below, so that cancel() never affects the next request
-        self._request: TextRequest | None = None  # that is being written
+        self._lock = threading.Lock()  # protects the next
         self._abort: Callable[[], None] = lambda: None  # ends what is being computed
 
     def close(self) -> None:
@@ -162,7 +154,7 @@ class Slot:
         self, target: Context, draft: Context | None, n_max: int, threads: ThreadConfig, stop: threading.Event | None
     ) -> None:
         """Warm up new contexts, unless `stop` is set, and measure the draft."""
-        with self._computing(self._abort_contexts):
+        with self.computing(self._abort_contexts):
             if stop is not None and stop.is_set():  # once it is set, all decodes are aborted
                 return
             # Without a draft, only a text that repeats itself uses more sizes than these.
@@ -185,70 +177,14 @@ class Slot:
             self.remote = remote
         self.reserve(0, -1)
 
-    # Texts
-
-    def write(self, request: TextRequest) -> None:
-        """Process a request until its text ends or it is cancelled.
-
-        Raises DecodeError, PromptError, MemoryLimitError, DeviceError, or UsageError for an invalid grammar.
-        """
-        request.metrics.stop = INTERRUPTED
-        if request.cancelled.is_set():
-            return
+    def abort(self) -> None:
+        """End what is being computed: see computing(). From any thread."""
         with self._lock:
-            self._request = request
-        try:
-            pin(self.threads.cores)
-            is_loading = not self.n_ctx  # the first contexts are part of loading
-            seconds = self.reserve(len(request.prompt), request.config.stop.n_predict, request.cancelled)
-            request.metrics.started += seconds if is_loading else 0.0
-            with self.recorder.watching():
-                self._generate(request)
-        finally:
-            with self._lock:
-                self._request = None
-
-    def _generate(self, request: TextRequest) -> None:
-        config, target, cache = request.config, self.target, self.target_cache
-        assert cache is not None
-        sources = request.sources
-        if sources is None and self.drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
-            sources = self.sources()
-        elif sources is None:
-            sources = self.sources(self.draft, None if config.is_rejection else self.remote, lookup=True)
-        banned = target.end_tokens if config.stop.ignore_eos else ()
-        verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if self.n_branches else 0)
-        request.n_cached = cache.begin(request.prompt)
-        self.cores.begin()
-        session = Session(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
-        ending = Ending(config.stop, target.piece, target.is_end)
-        text = DraftRequest(session, ending, request.metrics, guesser, config.sampling, banned, config.mode)
-        generation = Generation(
-            cache.context, text, verifier, self.threads, sources, request.on_prompt, config.n_logprobs, self.cores
-        )
-        try:
-            with self._computing(generation.interrupt):
-                generation.run(request.put, request.cancelled)
-        finally:
-            cache.end(session.accepted)
-
-    def cancel(self, request: TextRequest) -> None:
-        """End this request after the current decode, or in the middle of its prefill or warm-up. From any thread."""
-        request.cancelled.set()
-        with self._lock:
-            if self._request is request:
-                self._abort()
-
-    def interrupt(self) -> None:
-        """cancel() the request that is being written, if any, or end a warm-up without one. From any thread."""
-        with self._lock:
-            if self._request is not None:
-                self._request.cancelled.set()
             self._abort()
 
     @contextmanager
-    def _computing(self, abort: Callable[[], None]) -> Iterator[None]:
-        """Until the end of the `with` block, cancel() and interrupt() call `abort`, which may abort the contexts."""
+    def computing(self, abort: Callable[[], None]) -> Iterator[None]:
+        """Until the end of the `with` block, abort() calls `abort`, which may abort the contexts."""
         with self._lock:
             self._abort = abort
         try:

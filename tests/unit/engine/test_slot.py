@@ -14,6 +14,7 @@ import pytest
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, StopConfig
 from duo.engine import cores, free_cores
 from duo.engine.request import TextRequest
+from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.text import INTERRUPTED, LIMIT
 from duo.llama.context import Context
@@ -79,7 +80,7 @@ def write(slot: Slot) -> tuple[list[int], TextRequest]:
     tokens: list[int] = []
     config = GenerationConfig(stop=StopConfig(N, (), ignore_eos=True))
     request = TextRequest(slot.target.tokenize("the cat"), config, lambda step: tokens.extend(step.tokens))
-    slot.write(request)
+    RequestWriter(slot).write(request)
     return tokens, request
 
 
@@ -110,16 +111,17 @@ def test_on_devices_each_size_that_will_be_used_is_decoded(
 @pytest.mark.parametrize("n_before", [1, 2, 3], ids=["target", "draft", "measuring"])
 def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Decodes, n_before: int) -> None:
     slot = make(schedule="sync")
+    writer = RequestWriter(slot)
     request = TextRequest([1, 2, 3], GenerationConfig(stop=StopConfig(N)), lambda _: None)
 
     def cancel() -> None:
         if len(decodes.all) == n_before:
-            thread = threading.Thread(target=slot.cancel, args=(request,))
+            thread = threading.Thread(target=writer.cancel, args=(request,))
             thread.start()
             thread.join()
 
     decodes.during = cancel
-    slot.write(request)
+    writer.write(request)
     assert request.metrics.stop == INTERRUPTED
     assert not request.metrics.steps
     assert not slot.policy.knows_draft(1), "nothing more was computed"
@@ -129,7 +131,7 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
 
 def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Decodes) -> None:
     slot = make(places=frozenset({"GPU0"}), draft_n_max=4)
-    decodes.during = slot.interrupt
+    decodes.during = RequestWriter(slot).interrupt
     slot.reserve(10, N)
     assert [n for i, n in decodes.all if i == 0] == [1]
     decodes.during = lambda: None
