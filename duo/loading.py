@@ -88,10 +88,7 @@ def load_engine(
 
 
 def in_background(work: Callable[[Show], T], progress: Progress) -> T:
-    """What `work` returns, on a background thread, so that the calling thread can handle signals.
-
-    The argument of `work` shows its progress, and raises ModelError if that returns False or the thread is to stop.
-    """
+    """What `work` returns, on a background thread. Its argument shows progress, and raises ModelError to stop."""
 
     def run(put: Callable[[T], None], stop: threading.Event) -> None:
         def show(description: str, done: float, total: float | None) -> None:

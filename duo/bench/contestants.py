@@ -93,10 +93,7 @@ def _devices(*models: Model | None) -> str:
 
 
 def run_process(command: Sequence[str], stop: threading.Event) -> Ended[str]:
-    """Run a command without LLAMA_* variables until it exits, or kill it; it does not outlive this process.
-
-    Raises OSError if it cannot start, or Interrupted once `stop` is set.
-    """
+    """The result of a command without LLAMA_* variables, which ends with this process. Raises OSError, Interrupted."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")}
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(

@@ -35,10 +35,7 @@ def middle_and_quartiles(values: Sequence[float]) -> Range | None:
 
 
 def speed_up(ratios: Sequence[float]) -> Range | None:
-    """The geometric mean of ratios of runs of the same round, with its 95 % interval; None without ratios.
-
-    The interval is Student's t interval of the mean of the logarithms, for which it takes three.
-    """
+    """The geometric mean of ratios of runs of a round, from three on with Student's 95 % interval; None without any."""
     if not ratios:
         return None
     logs, freedom = np.log(ratios), len(ratios) - 1

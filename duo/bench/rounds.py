@@ -38,10 +38,7 @@ def built_in() -> list[Prompt]:
 
 
 def parse_prompts(text: str) -> list[Prompt]:
-    r"""Parse one prompt per line, with \n for a line break; a line `[name]` starts a category.
-
-    Empty lines are ignored. Raises PromptError without prompts.
-    """
+    r"""One prompt per line, with \n for a line break; a line `[name]` starts a category. Raises PromptError."""
     found, category = [], OWN
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):

@@ -109,10 +109,7 @@ class LocalModel:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """SIGINT is handled at the end of the block. For the main thread.
-
-    Not with a signal mask: another thread would take the signal, and Python would handle it on this one all the same.
-    """
+    """SIGINT is handled at the end of the block. A signal mask would not do: another thread took it. Main thread."""
     arrived: list[int] = []
     with handling(lambda number, _: arrived.append(number), signal.SIGINT):
         yield

@@ -68,10 +68,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def read_file(file: str, *, escape: bool = False, limit: int = _MAX_PROMPT) -> tuple[str, str]:
-    """Name and text of a file of at most `limit` bytes, or of standard input for `-`. Raises PromptError.
-
-    As in llama.cpp, one newline at the end is removed.
-    """
+    """Name and text of a file, or stdin for `-`, without a newline at its end, as in llama.cpp. Raises PromptError."""
     name = "standard input" if file == "-" else file
     try:
         if file != "-":

@@ -56,10 +56,7 @@ class Comparison:
 def compare(
     engine: Engine, prompt: Sequence[int], config: GenerationConfig, policy: Policy, stop: threading.Event
 ) -> Comparison:
-    """Generate after `prompt` with the engine's draft and `policy`, and with its target alone.
-
-    The engine's contexts must have been made. Raises DecodeError if the draft fails.
-    """
+    """Generate after `prompt`, in contexts that exist, with a draft and `policy`, and without. Raises DecodeError."""
     slot = engine.slot
     drafted, found = _write(engine, prompt, config, slot.sources(slot.new_draft(policy), lookup=True), stop)
     alone, _ = _write(engine, prompt, config, slot.sources(), stop)

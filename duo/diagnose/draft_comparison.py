@@ -98,10 +98,7 @@ class DraftComparison:
         self._context.close()
 
     def measure_draft(self, draft: Model, show: Progress) -> DraftFigures:
-        """Time a draft, alone and concurrently, and let it predict the texts.
-
-        Raises ModelError if it cannot roll back, MemoryLimitError, PromptError or UsageError.
-        """
+        """Time a draft, alone and concurrently; let it predict the texts. Raises DuoError: see the class."""
         if not draft.can_roll_back:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
         target, n_target = self._target, self._n_threads

@@ -1,7 +1,4 @@
-"""The trace of a run: what both models did when, as Chrome trace JSON, which Perfetto can open.
-
-Format: "Trace Event Format", JSON Array Format, in which the closing bracket is optional.
-"""
+"""The trace of a run: what both models did when, in Chrome's JSON Array Format, which Perfetto can open."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ _RATE_STEPS = 16  # steps over which the rate is averaged
 
 
 class TraceFile:
-    """Appends what `metrics` records to a file, one event per line, so that the trace survives a crash.
-
-    A full disk ends the trace, not the run: `error` is the first exception of any write.
-    """
+    """Appends what `metrics` records, an event per line. The first exception of a write ends the trace: see `error`."""
 
     def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:
         """Create the file; its first event contains `about`, which consists of JSON types. Raises OSError."""

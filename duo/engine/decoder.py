@@ -51,10 +51,7 @@ def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
 
 
 def decode_all(decoder: Decoder, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-    """Decode one or more tokens in batches of at most `n_batch`.
-
-    Returns logits `[n_rows, n_vocab]` after the last; fewer rows if the last batch is smaller.
-    """
+    """Logits `[n_rows, n_vocab]` after the last of these tokens; fewer rows if the last batch is smaller."""
     while len(tokens) > (n := decoder.n_batch):
         decoder.decode(tokens[:n], n_rows=0)
         tokens = tokens[n:]

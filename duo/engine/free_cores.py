@@ -46,10 +46,7 @@ def cpu_times() -> CpuTimes:
 
 
 def other_cpu_use(since: CpuTimes, until: CpuTimes | None = None) -> float:
-    """Processors that other programs used from then until now, on average. What the resolution hides is not counted.
-
-    0 where the system counts no processor time: a load average contains this process, and the past minute.
-    """
+    """Processors that other programs used from then until now, on average; 0 where the system does not tell."""
     until = until or cpu_times()
     if since.total_s is None or until.total_s is None:
         return 0.0

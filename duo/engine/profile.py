@@ -100,10 +100,7 @@ def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
 
 @dataclass
 class ProfileRecorder:
-    """Watches a policy learn. From the first text on that was disturbed, it keeps the times that were known before.
-
-    Times with fewer than all cores were measured beside other programs, and are kept as such.
-    """
+    """Watches a policy learn; once other programs disturb a text, it keeps the times that were known before."""
 
     policy: Policy
     n_threads: int  # the most that compute at once on the cores of this machine

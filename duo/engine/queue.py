@@ -160,10 +160,7 @@ class CandidateQueue:
         *,
         more: bool = True,
     ) -> bool:
-        """See TargetSide. The same decode may have made tokens of `branches`, given with outcome and position.
-
-        `guess`: None if it made only those. `more`: whether the draft has more to do besides its chain.
-        """
+        """See TargetSide. `branches`: what the same decode made of these. `more`: there is more to do beside it."""
         with self._changed:
             session, decode = self._session, self._decode
             for outcome, at, branch_guess in branches:

@@ -24,10 +24,7 @@ class RequestWriter:
         self._request: TextRequest | None = None  # that is being written
 
     def write(self, request: TextRequest) -> None:
-        """Process a request until its text ends or it is cancelled.
-
-        Raises DecodeError, PromptError, MemoryLimitError, DeviceError, or UsageError for an invalid grammar.
-        """
+        """Process a request until its text ends or it is cancelled. Raises DuoError."""
         request.metrics.stop = INTERRUPTED
         if request.cancelled.is_set():
             return

@@ -19,10 +19,7 @@ GRAMMAR_END = "the grammar allows nothing more"
 
 @dataclass(slots=True)
 class Ending:
-    """Decides where the text ends: at an end token, a stop string, or the maximum number of tokens.
-
-    Turns tokens into bytes for output: whole characters, without the possible beginning of a stop string.
-    """
+    """Decides where the text ends. Holds back incomplete characters, and what may be the beginning of a stop string."""
 
     config: StopConfig
     piece: Callable[[int], bytes]  # the bytes of a token

@@ -46,10 +46,7 @@ class Translation:
         return tokens, Translator(self._target, self._draft, len(text), tokens, data[n_whole:])
 
     def guesser(self, *, ends: bool) -> Greedy:
-        """The draft's sampler: greedy, whatever the target's is. `ends`: whether it may end a text.
-
-        The most likely token is accepted at least as often as a sampled one, if draft and target agree.
-        """
+        """Greedy, whatever the target's sampler: accepted as often or more. `ends`: whether it may end a text."""
         return Greedy(() if ends else self._draft.end_tokens)
 
 

@@ -116,10 +116,7 @@ class Refusal(DuoError):
 
 @dataclass(eq=False)
 class DraftClient:
-    """Drafts for one lead until stop(); connects again whenever the connection ends.
-
-    Raises UsageError for a bad URL.
-    """
+    """Drafts for one lead until stop(); connects again when the connection ends. Raises UsageError for a bad URL."""
 
     url: str
     hello: Hello

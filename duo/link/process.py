@@ -84,10 +84,7 @@ class DraftProcess:
         return self
 
     def start(self, stop: threading.Event | None) -> None:
-        """Start the process; wait a few seconds until it is ready, has failed, or `stop` is set.
-
-        A second call does nothing. Raises UsageError if the process rejects its options.
-        """
+        """Start the process once; wait until it is ready, fails or `stop` is set. Raises UsageError for its options."""
         if self._thread.ident is not None:
             return
         self._thread.start()
@@ -169,10 +166,7 @@ class DraftProcess:
 
 
 def main() -> None:
-    """Draft for the lead in the plan, the first argument, until standard input is closed.
-
-    Exit status 2: the options cannot be used.
-    """
+    """Draft for the lead in the plan, the first argument, until stdin is closed. Status 2: options cannot be used."""
     end_with_stdin()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, handlers=[_Reporter()])
@@ -192,10 +186,7 @@ def main() -> None:
 
 
 class _Reporter(logging.Handler):
-    """Writes log messages to standard output, each as a line of JSON: its level and its text.
-
-    Those about the connection are details: the lead logs its own. An error is the reason for the process's end.
-    """
+    """Writes level and text of log messages as lines of JSON. An error is why the process ends."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = logging.DEBUG if record.name == "duo.link" else record.levelno

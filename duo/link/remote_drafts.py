@@ -82,10 +82,7 @@ class RemoteQueue(CandidateQueue):
 
 
 class RemoteDraft(QueuedDraft):
-    """A remote draft as the target's thread sees it, which calls its methods.
-
-    It shares the queue and the fields below `current` with the connection, on the server's thread.
-    """
+    """A remote draft, for the target's thread; the queue and the fields below `current` are the connection's, too."""
 
     _queue: RemoteQueue
     _queue_type = RemoteQueue

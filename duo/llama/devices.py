@@ -120,10 +120,7 @@ def refuses(address: str, port: int) -> bool:
 
 
 def add_server(server: str, timeout_s: float) -> list[Device]:
-    """The devices that `server` (host:port) serves. Raises DeviceError.
-
-    From now on, the process ends if a call to it is silent for `timeout_s` seconds: see duo.llama.lifeline.
-    """
+    """The devices of `server` (host:port); silent for `timeout_s`, it ends the process. Raises DeviceError."""
 
     def served() -> list[Device]:
         return [device for device in list_devices() if device.kind == RPC and device.description == server]
@@ -182,10 +179,7 @@ def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 def devices_for(config: ModelConfig) -> list[Device]:
-    """The devices for layers of this model, RPC first as in llama.cpp; empty: all stay on the CPU.
-
-    Raises DeviceError for a server that does not answer, UsageError for an unknown device or main_gpu.
-    """
+    """The devices for layers of this model, RPC first; empty: all stay on the CPU. Raises DeviceError or UsageError."""
     devices = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
     if config.devices is not None:
         devices = find_devices(config.devices, f"{config.prefix}devices")

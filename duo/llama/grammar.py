@@ -23,10 +23,7 @@ _idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDiction
 
 
 class Grammar:
-    """A grammar and its state after the text so far. Used by one thread at a time.
-
-    All methods raise UsageError if llama.cpp would need too much time or memory, and ClosedError without the model.
-    """
+    """A grammar and its state after a text, for one thread. All methods raise UsageError at a limit, ClosedError."""
 
     def __init__(self, model: Model, text: str) -> None:
         """`text` is GBNF with a rule `root`. Raises UsageError if it is invalid."""

@@ -134,10 +134,7 @@ class Vocabulary(Handle):
             raise PromptError(f"there is not enough memory to tokenise a prompt of {len(data)} bytes") from None
 
     def fragment(self, text: bytes) -> list[int]:
-        """Tokens of a piece from the middle of a text, as it is, without special tokens. Raises PromptError.
-
-        Bytes that are not UTF-8, and characters without tokens, are left out.
-        """
+        """Tokens of a piece from the middle of a text, without what has no token. Raises PromptError."""
         data = self._spellable(text.decode("utf-8", "ignore")).encode()
         if not self._adds_space:
             return self._tokenize(data)

@@ -27,10 +27,7 @@ def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
 
 
 def find_models(given: Sequence[Path] = (), most: float = math.inf) -> list[Path]:
-    """The files that are given, and those of at most `most` bytes in and below folders: given ones, and the caches.
-
-    In a folder the smallest comes first; of a model in several files, the first is meant.
-    """
+    """The files given, and those of at most `most` bytes below folders given and the caches, the smallest first."""
     unique: dict[str, Path] = {}  # a file may have several links
     for path in (*given, *model_folders()):
         for file in _below(path, most) if path.is_dir() else [path]:

@@ -1,7 +1,4 @@
-"""The bodies of the API's requests: OpenAI's, with llama-server's additions. Pure: JSON in, values out.
-
-Numbers are checked by the config that they become part of.
-"""
+"""The bodies of requests: OpenAI's, with llama-server's additions. Pure. The configs check the numbers."""
 
 from __future__ import annotations
 

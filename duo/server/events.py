@@ -126,10 +126,7 @@ class TextReader:
 
 
 class LiveEvents:
-    """GET /v1/duo/events. Each subscriber polls what the threads record, as fast as it reads.
-
-    Its methods are called on the server's thread, except stop().
-    """
+    """GET /v1/duo/events. Each subscriber polls what threads record. All but stop() is for the server's thread."""
 
     def __init__(self, service: GenerationService) -> None:
         self._service = service

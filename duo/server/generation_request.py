@@ -38,10 +38,7 @@ class GenerationRequest:
     def of(
         cls, body: ChatBody | CompletionBody, engine: Engine, defaults: GenerationConfig, *, random_seed: bool
     ) -> GenerationRequest:
-        """What the body asks for. Blocks if it has a JSON schema. Raises ApiError, PromptError, UsageError, BusyError.
-
-        The grammar is that of the calls where there may be some.
-        """
+        """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
         calls, thinks, shows_tags = None, None, False
         if isinstance(body, ChatBody):
             chat = ChatPrompt.of(body, engine)
@@ -130,10 +127,7 @@ def _n_logprobs(body: ChatBody | CompletionBody) -> int | None:
 
 
 def _token_biases(biases: LogitBias, engine: Engine) -> tuple[tuple[int, float], ...]:
-    """The tokens, and what is added to the logit of each; a text stands for all of its tokens.
-
-    Raises ApiError or PromptError.
-    """
+    """The tokens, all of each text, and what is added to the logit of each. Raises ApiError or PromptError."""
     found: list[tuple[int, float]] = []
     for key, value in biases.items() if isinstance(biases, dict) else biases:
         if value is True:

@@ -62,10 +62,7 @@ class RequestWork:
             self._n_slow -= is_slow
 
     async def parse_request(self, request: Request, kind: type[R]) -> tuple[R, bool]:
-        """The body of a request, and whether it is slow. Notes in its scope what the client should know.
-
-        Raises ApiError if it is invalid or too large, and BusyError.
-        """
+        """The body, and whether it is slow; hints for the client go into the scope. Raises ApiError and BusyError."""
         data = bytearray()
         async for chunk in request.stream():
             data += chunk
@@ -96,10 +93,7 @@ class RequestWork:
 
 
 def misspelt(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    """What to tell about the names that are misspellings of `known` fields.
-
-    Other servers' fields are not mistakes, so a name that resembles no field is ignored.
-    """
+    """What to tell about names that are misspellings of `known` fields, and not fields of other servers."""
     targets = [*known, *(synonym for synonym, field in _SYNONYMS.items() if field in known)]
     unknown = [name for name in names if name not in known and name not in _OTHERS and _NAME.fullmatch(name)]
     return [

@@ -1,7 +1,4 @@
-"""Chat markers: what a chat template puts before, between and after the messages.
-
-With the markers of two models, a prompt in the chat format of one becomes a prompt in that of the other.
-"""
+"""Chat markers: what a template writes around messages. With those of two models, a prompt of one fits the other."""
 
 import re
 from collections.abc import Callable, Sequence

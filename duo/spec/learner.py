@@ -92,10 +92,7 @@ class Learner(PairModel):
             self._update_forecast()
 
     def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
-        """Start a generation after `n_prompt` tokens not decoded by the draft, with room for `n_room` (None: no limit).
-
-        `mode` is the mode of sampling: acceptance is learned separately for each.
-        """
+        """Start a text after `n_prompt` tokens that are new to the draft, with room for `n_room` (None: no limit)."""
         self._use_mode(mode)
         self.calibration.begin()
         self._start_text(n_prompt)

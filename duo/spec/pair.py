@@ -239,10 +239,7 @@ class PairModel:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decodes cost on some hardware, in seconds; `target_s[i]` is for a batch of i+1 tokens.
-
-    `concurrent_`: while the other model decodes, too.
-    """
+    """Seconds of decodes on some hardware: `target_s[i]` of i+1 tokens; `concurrent_`: while the other one decodes."""
 
     target_s: Sequence[float]
     draft_s: float

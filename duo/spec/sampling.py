@@ -173,10 +173,7 @@ def confidence(scores: Logits) -> float:
 
 
 def runners_up(scores: Logits, best: int, n: int) -> tuple[float, list[int]]:
-    """The confidence of `scores[best]`, and the indices of the `n` largest others, as far as they are possible.
-
-    An arg-max for each: for a few, that is faster than a partial sort of `[n_vocab]` scores.
-    """
+    """The confidence of `scores[best]`, and indices of the `n` largest others: an arg-max each beats a partial sort."""
     masked, values = [best], [scores[best]]
     scores[best] = -np.inf
     while len(masked) <= n and (value := scores[i := int(scores.argmax())]) > -np.inf:

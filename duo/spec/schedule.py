@@ -120,10 +120,7 @@ class Chooser:
         self._tried = {self.now}  # in this text
 
     def step(self, n_tokens: int, seconds: float, alone_s: float, *, drafted: bool = True) -> bool:
-        """A step added `n_tokens` in `seconds`. Returns whether review() is due.
-
-        `alone_s` is T(1), 0 while unknown. `drafted`: what it gains or loses is due to the draft.
-        """
+        """A step added `n_tokens`; `alone_s` is T(1), or 0; `drafted`: due to the draft. Whether review() is due."""
         self.n_tokens += n_tokens
         self._n_steps += 1
         compares = drafted and self.now is not OFF and OFF in self.allowed and alone_s

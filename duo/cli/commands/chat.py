@@ -20,10 +20,7 @@ _LEAD = "http://127.0.0.1:5555"  # the default address of `duo lead`
 
 
 def chat(options: ChatOptions) -> int:
-    """Chat with a model in this process or on a server. Returns the exit status.
-
-    Raises DuoError, and BrokenPipeError if stdout is closed.
-    """
+    """Chat with a model in this process or on a server. Returns the exit status. Raises DuoError or BrokenPipeError."""
     local = options.only_local()
     server = _server(options) if options.url or not (local or options.names_target) else None
     if server is None:

@@ -26,10 +26,7 @@ _ENTERS = (Keys.ControlM, Keys.ControlJ)
 
 
 def input_line() -> PromptSession[str]:
-    """An input line with history: Enter sends, Alt-Enter and Ctrl-J insert a new line, Ctrl-C clears.
-
-    prompt() raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line.
-    """
+    """An input line with history. prompt() raises EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C on an empty line."""
     return PromptSession(
         [("", "\n"), ("bold", "> ")], multiline=True, history=_history(), key_bindings=_keys(), enable_suspend=True,
         output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),  # stdout may be redirected
@@ -93,10 +90,7 @@ def keep_typed_ahead(line: PromptSession[str]) -> None:
 
 @contextmanager
 def no_echo() -> Iterator[None]:
-    """Outside an input line, what is typed is neither shown nor changed, and waits for the next one.
-
-    Ctrl-C still sends a signal, without discarding input or output. For the main thread.
-    """
+    """Outside an input line, what is typed waits for the next, unseen; Ctrl-C sends a signal. For the main thread."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     quiet = termios.tcgetattr(terminal)

@@ -233,10 +233,7 @@ def _percent(share: float | None) -> str:
 
 
 def render_comparison(run: RunStatistics, tokens: Sequence[int], alone: Completion, *, exact: bool) -> str:
-    """Five lines about the text `tokens` and the one that the target generated `alone`, with the same settings.
-
-    Both must have a rate, so at least two tokens, and the run a policy. `exact`: with --exact.
-    """
+    """Five lines about the text `tokens` and that of the target `alone`. Both must have a rate, the run a policy."""
     rate, alone_rate = run.text.tokens_per_s or 0.0, alone.statistics.tokens_per_s or 1.0
     times = rate / alone_rate
     compared = "about" if abs(times - 1) < CLOSE else f"{times:.2f} times"

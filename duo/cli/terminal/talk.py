@@ -137,10 +137,7 @@ class Talk:
         self._stoppable = False
 
     def run(self, first: str | None = None) -> int:
-        """Send the `first` message, then chat until the user ends it. Returns the exit status.
-
-        Meanwhile, Ctrl-C interrupts answers only. Raises DeviceError, and BrokenPipeError if stdout is closed.
-        """
+        """Send `first`, then chat until the user ends it. Returns the exit status. Raises DeviceError."""
         with handling(self._on_signal, signal.SIGINT, signal.SIGTERM), self._input.no_echo():
             self._try(lambda: self._note(f"{self._backend.greeting()}; /help lists the commands"))
             if first is not None:
