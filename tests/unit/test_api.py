@@ -55,16 +55,6 @@ def slot(engine: duo.Engine) -> ScriptedSlot:
     return cast("ScriptedSlot", engine.slot)
 
 
-def test_a_text_as_a_stream_and_as_a_whole(engine: duo.Engine) -> None:
-    with engine.stream("a", max_tokens=8) as stream:
-        steps = list(stream)
-    assert text_of(steps) == TEXT[:8]
-    assert stream.statistics.generation.tokens == 8
-    whole = engine.generate(engine.tokenize("a"), max_tokens=8)
-    assert (whole.text, whole.stop_reason) == (TEXT[:8], "token limit")
-    assert engine.detokenize(whole.tokens) == TEXT[:8]
-
-
 def test_a_chat_applies_the_template(engine: duo.Engine, slot: ScriptedSlot) -> None:
     prompt = "<user>the cat<assistant>"
     assert engine.apply_chat_template(MESSAGES) == prompt

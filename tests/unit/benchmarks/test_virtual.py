@@ -1,24 +1,20 @@
 """Replays in virtual time: what a machine of known costs does, and what the policy does on it."""
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
-from benchmarks.virtual import NoisyPolicy, Replay, constant, replay
+from benchmarks.virtual import NoisyPolicy, constant, replay
 from benchmarks.virtual_clock import VirtualClock
 from duo.spec.pair import Machine, PairModel
 from duo.spec.policy import Policy
-from duo.spec.policy_statistics import PolicyStatistics
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import (
-    MACHINES,
     N_AHEAD,
     N_MAX,
     SEPARATE,
     TWO_CORES,
     Fixed,
-    best_rate,
     concurrent_rate,
     prepared,
     sequential_rate,
@@ -110,23 +106,6 @@ def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
 
 
 # The policy on them
-
-
-@cache
-def auto(machine: Machine, acceptance: float) -> tuple[PolicyStatistics, Replay]:
-    policy = Policy(N_MAX, N_AHEAD, separate_devices=machine is SEPARATE)
-    found = replay(policy, machine, constant(acceptance), 2000)
-    return policy.statistics(), found
-
-
-@MACHINES
-@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
-def test_the_policy_finds_the_best_schedule_and_always_in_the_same_way(machine: Machine, acceptance: float) -> None:
-    """tests/proof/test_policy.py has longer texts, more machines, and drafts that change."""
-    found = auto(machine, acceptance)
-    assert found[1].rate >= 0.94 * best_rate(machine, acceptance)
-    if acceptance == 0.5:
-        assert found == auto.__wrapped__(machine, acceptance)
 
 
 # Outcomes prepared

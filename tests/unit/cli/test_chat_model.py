@@ -14,7 +14,6 @@ from duo.cli.chat_model import LocalModel
 from duo.cli.terminal.talk import Answer, Message, describe
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.engine import Engine
-from duo.errors import PromptError
 from duo.spec.types import Source
 from tests.command import assert_refused
 from tests.gguf_files import tiny_llama
@@ -24,7 +23,6 @@ TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'assistant' %}{{ message.content }}"
     "{% else %} b {{ message.content }} a{% endif %}{% endfor %}"
 )
-LONG = "the cat sat on the mat and " * 8
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +86,6 @@ def test_another_conversation_and_an_answer_without_its_stop_string_are_tokenize
     for more in ([*messages, turn("assistant", answer.text), turn("user", "and")], [turn("user", "the mat")]):
         again, _ = asked(model, more)
         assert again.prompt[0] == len(engine.tokenize(engine.apply_chat_template(more)))
-
-
-def test_a_full_context_is_said_and_another_conversation_fits(engine: Engine) -> None:
-    model = LocalModel(engine, limited(-1))
-    answer, _ = asked(model, [turn("user", "the cat")])
-    assert answer.remark == "the context of 128 tokens (-c) is full"
-    with pytest.raises(PromptError, match=r"^the prompt has \d+ tokens, the context 128 "):
-        asked(model, [turn("user", "the cat"), turn("assistant", answer.text), turn("user", LONG)])
-    assert asked(LocalModel(engine, limited(3)), [turn("user", "the dog")])[0].figures[0] == 3
 
 
 @pytest.mark.parametrize("method", ["submit", "cancel"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from duo.engine.clock import Clock
-from duo.spec.policy import Decision, Policy, StepCost
+from duo.spec.policy import Decision, Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Guess, Proposal
 from tests.fakes import Eager, FakeContext, ManualClock
@@ -17,7 +17,6 @@ from tests.unit.engine.helpers import PROMPT, Unthreaded, begun, take, until_one
 LONG = 3600.0
 NEXT = len(PROMPT)
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
-COST = StepCost(0, 0.1, 0.1)
 
 
 class Patient(Policy):
