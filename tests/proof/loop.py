@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -67,7 +67,6 @@ class Case:
     eager: bool = False  # verify whatever is ready, instead of what the policy finds best
     threads: bool = False
     n_sequences: int = 10_000
-    verifier: Callable[[SamplingConfig], Verifier] | None = None  # instead of the right one
     policy: type[Policy] = Priced
     lookup: bool = False  # candidates from the text itself, too
     branches: int = 0  # likely outcomes that the draft prepares
@@ -113,8 +112,6 @@ def write(case: Case) -> tuple[list[int], int]:
     config, n_tokens, is_rejection = case.config, LENGTH * case.n_sequences, case.verify == "rejection"
     coupled = Coupled(config, n_alternatives=3 if case.branches else 0)
     verifier: Verifier = Rejection(config) if is_rejection else Matching(coupled)
-    if case.verifier is not None:
-        verifier = case.verifier(config)
     guesser: Guesser = Proposer(config) if is_rejection else coupled
     for chooser in (verifier, guesser, *vars(verifier).values()):
         if isinstance(chain := getattr(chooser, "_chain", None), Chain):

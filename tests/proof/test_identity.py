@@ -21,27 +21,12 @@ from duo.llama.model import Model
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from tests.fakes import Eager, FakeContext
-from tests.process.llama.test_exact import FILE_TYPES, assert_bit_equal
+from tests.process.llama.test_exact import FILE_TYPES
 from tests.prompts import PROMPTS
 from tests.proof.pair import N_CTX, ONE, TWO, Before, Pair, opened, policies
 from tests.unit.engine.helpers import until
 
 N = 24
-TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "
-
-
-@pytest.mark.parametrize("file_type", FILE_TYPES)
-def test_logits_are_bit_equal_for_any_batch_size_and_thread_count(
-    demo_pair: tuple[Path, Path], tmp_path: Path, file_type: str
-) -> None:
-    path = tmp_path / "model.gguf"
-    quantize(demo_pair[0], path, FILE_TYPES[file_type])
-    with closing(Model(ModelConfig(path))) as model:
-        tokens = model.tokenize(30 * TEXT)
-        # From 512 cells on, llama.cpp splits the attention of a single row by thread count.
-        for n_past in (1, 520):
-            assert_bit_equal(model, tokens, n_past)
-    path.unlink()
 
 
 @pytest.fixture(scope="module")

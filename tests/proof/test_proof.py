@@ -1,6 +1,6 @@
 """Whatever the draft does, every three tokens are as frequent as the target says: chi-square tests of the whole loop.
 
-Each case writes 10,000 short texts of known probability. Verifiers that are wrong by a little fail the same test.
+Each case writes 10,000 short texts of known probability. tests/mutations.txt has verifiers that are wrong by a little.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from duo.config import SamplingConfig
-from tests.proof import biased
 from tests.proof.loop import Case, Stepped, p_value, write
 from tests.proof.model import DRAFTS
 
@@ -68,29 +67,11 @@ CASES = [
 ]
 LIMIT = FALSE_ALARMS / len(CASES)
 
-BAD = Case("rejection", "bad", "sync", PLAIN, eager=True)
-BIASED = {
-    "one candidate in 25 too many": replace(BAD, verifier=biased.Generous),
-    "one noise for draw and residual": replace(BAD, verifier=biased.ResidualOfDraw),
-    "one noise for draw and bonus": replace(BAD, draft="good", verifier=biased.BonusOfDraw),
-    "one noise for two positions": Case("coupled", "good", "sync", PLAIN, verifier=biased.halved),
-    "the same, with branches": Case("coupled", "good", "async", PLAIN, verifier=biased.halved, branches=4),
-    "candidates dropped by what follows": replace(BAD, verifier=biased.FarSighted),
-}
-
-
-def seeded(case: Case, seed: int) -> Case:
-    return replace(case, config=replace(case.config, seed=seed))
-
 
 @pytest.mark.parametrize("i", range(len(CASES)), ids=map(str, CASES))
 def test_the_text_has_the_distribution_of_the_target(i: int) -> None:
-    assert p_value(seeded(CASES[i], 100 + i)) > LIMIT
-
-
-@pytest.mark.parametrize("name", BIASED)
-def test_a_verifier_with_a_small_bias_is_detected(name: str) -> None:
-    assert p_value(seeded(BIASED[name], 200 + list(BIASED).index(name))) < LIMIT
+    case = CASES[i]
+    assert p_value(replace(case, config=replace(case.config, seed=100 + i))) > LIMIT
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

@@ -19,7 +19,7 @@ from duo.spec.types import Logits
 from tests.gguf_files import tiny_llama
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7}  # llama.h, enum llama_ftype
-TEXT = random.Random(3).choices(range(3, 270), k=500)
+TEXT = random.Random(3).choices(range(3, 270), k=540)
 
 
 def assert_bit_equal(model: Model, text: Sequence[int], n_past: int) -> None:
@@ -48,5 +48,5 @@ def test_logits_are_bit_equal_for_any_batch_size_and_thread_count(tmp_path: Path
     path = tmp_path / "model.gguf"
     quantize(tiny_llama(tmp_path / "source.gguf"), path, FILE_TYPES[file_type])
     with closing(Model(ModelConfig(path))) as model:
-        for n_past in (1, 480):
+        for n_past in (1, 520):  # from 512 cells on, llama.cpp splits the attention of a single row by thread count
             assert_bit_equal(model, TEXT, n_past)
