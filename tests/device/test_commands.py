@@ -1,18 +1,20 @@
-"""Commands on the device, each in a process of its own: check, bench, tune, and two runs at the same time."""
+"""Commands on the device, each in a process of its own: tune, two runs at the same time, and an RPC server."""
 
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.command import ONE_EACH, SLOW_TARGET, duo, models
-from tests.serving import Served
+from tests.serving import Served, free_port
 
 # Flash attention ends the process in Mesa 22.3, so there is no --exact. The tiny models have no near-ties.
-PROMPT = ("-p", "the cat sat on the mat and", "-n", "24", "-fa", "off", *ONE_EACH)
-TEXT = (*PROMPT, "--ignore-eos", "--lookup", "off")
+TEXT = ("-p", "the cat sat on the mat and", "-n", "24", "-fa", "off", *ONE_EACH, "--ignore-eos", "--lookup", "off")
+ASYNC = ("--schedule", "async")
 DRAFT_ON_DEVICE = ("-ngl", "0", "-ngld", "99")
 
 # Code for `before`: whatever other programs compute, it is measured; decodes take long enough for that.
@@ -23,25 +25,6 @@ from duo.diagnose import measure
 from duo.engine import profile
 measure.other_cpu_use = profile.other_cpu_use = lambda _: 0.0
 """
-
-
-@pytest.mark.parametrize("where", [DRAFT_ON_DEVICE, ("-ngl", "99", "-ngld", "0"), ("-ngl", "99", "-ngld", "99")])
-def test_check_finds_the_same_text_with_and_without_the_draft(
-    gpu: str, pair: tuple[Path, Path], where: tuple[str, ...]
-) -> None:
-    run = duo("check", *models(*pair), "-dev", gpu, "-devd", gpu, *where, *PROMPT, "-v")
-    assert run.status == 0, run.stderr
-    assert "identical" in run.text
-    assert run.stderr.count(f"{gpu} model buffer size") == where.count("99"), "so many models are on the device"
-
-
-def test_bench_says_which_devices_the_contestants_used(gpu: str, pair: tuple[Path, Path]) -> None:
-    options = ("--modes", "async,plain", "--categories", "chat", "-n", "16", "-r", "1", "--peers", "none", "-fa", "off")
-    run = duo("bench", *models(*pair), *DRAFT_ON_DEVICE, *options, *ONE_EACH, "-o", "json")
-    assert run.status == 0, run.stderr
-    rows = {row["mode"]: row for row in json.loads(run.text)["rows"]}
-    assert {mode: row["devices"] for mode, row in rows.items()} == {"async": f"CPU+{gpu}", "plain": "CPU"}
-    assert rows["async"]["same_text"] is True
 
 
 def test_tune_measures_the_device_and_the_next_run_begins_with_that(
@@ -69,3 +52,32 @@ def test_two_runs_at_the_same_time_write_what_one_writes(gpu: str, pair: tuple[P
     alone = duo("-m", pair[0], "-dev", gpu, "-ngl", "99", *TEXT)
     assert alone.status == 0, alone.stderr
     assert (first.stdout, second.stdout) == (alone.stdout, alone.stdout)
+
+
+@pytest.fixture
+def server(gpu: str) -> Iterator[str]:
+    """The address of an RPC server that serves the device: one for each test, because Mesa 22.3 may end a used one."""
+    port = free_port()
+    with Served("rpc-server", "-p", str(port), "-d", gpu) as served:
+        served.wait_for(f"duo: serving {gpu}")
+        yield f"127.0.0.1:{port}"
+        served.send(signal.SIGTERM)
+        assert served.finish() == 0
+
+
+def test_a_draft_on_an_rpc_server_on_the_device(pair: tuple[Path, Path], server: str, tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    text = (*TEXT, "-n", "100", "-ngl", "0")  # long enough for a draft that is still loading when the target starts
+    run = duo(*models(*pair), *text, *ASYNC, "--rpc", server, "--json", report, before=SLOW_TARGET)
+    assert (run.status, run.warnings) == (0, []), run.stderr
+    assert json.loads(report.read_text())["draft"]["accepted"] > 0
+    assert run.stdout == duo("-m", pair[0], *text).stdout
+
+
+def test_a_target_on_an_rpc_server_on_the_device(gpu: str, pair: tuple[Path, Path], server: str) -> None:
+    on_device = ("-ngl", "99", "-dev")
+    options = ("-ngld", "0", *ASYNC, "--rpc", server, "--rpcd", "none", "-v")
+    run = duo(*models(*pair), *TEXT, *on_device, "RPC0", *options)
+    assert run.status == 0, run.stderr
+    assert f"[{server}] model buffer size" in run.stderr
+    assert run.stdout == duo("-m", pair[0], *TEXT, *on_device, gpu).stdout

@@ -72,18 +72,6 @@ def test_the_options_place_the_layers(
     assert run.stdout == text
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("-sm", "none", "-mg", "1"), "-mg: the last of the 1 devices is 0"),
-        (("-dev", "GPU9"), "GPU9"),
-        (("-ts", "0,0"), "-ts"),
-    ],
-)
-def test_a_device_that_is_missing(deep_pair: tuple[Path, Path], options: tuple[str, ...], said: str) -> None:
-    assert_refused(duo(*models(*deep_pair), *TEXT, "-ngl", "99", *options), said, status=2)
-
-
 def test_rows_are_split_or_the_device_is_named(deep_pair: tuple[Path, Path], gpu: str, text: bytes) -> None:
     """Vulkan cannot split rows; llama.cpp says so when it loads the model."""
     run = duo(*models(*deep_pair), *TEXT, "-ngl", "99", "-ngld", "0", "-sm", "row")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.command import Argument, duo
 from tests.gguf_files import tiny_llama
-from tests.serving import LeadProcess, Served
+from tests.serving import Served
 
 # Flash attention ends the process in Mesa 22.3.
 ON_DEVICE = ("-ngl", "99", "-t", "1", "-fa", "off", "--no-warmup")
@@ -104,22 +104,3 @@ def test_a_signal_while_pipelines_are_compiled(gpu: str, tmp_path: Path) -> None
     run = stopped("-m", tiny_llama(tmp_path / "tiny.gguf"), *options, at="^decoding ", env=env)
     assert n_decodes(run.lines) <= 2, "one may have begun at this moment"
     assert run.stdout.strip() == b""
-
-
-def test_a_signal_while_a_model_is_loaded_onto_the_device(demo_pair: tuple[Path, Path], gpu: str) -> None:
-    options = ("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *COUNT, "-v")
-    run = stopped(*options, at="^load_tensors: loading model tensors")
-    assert n_decodes(run.lines) <= 1, "it may have been loaded at this moment"
-    assert run.stdout.strip() == b""
-
-
-def test_a_lead_ends_after_the_batch_of_a_request(demo_pair: tuple[Path, Path], gpu: str) -> None:
-    with LeadProcess(demo_pair[0], "-dev", gpu, *ON_DEVICE, "-c", "1024", "-ub", "32", before=TELL) as lead:
-        text = lead.stream(str(LONG_PROMPT[1]), 64)
-        lead.wait_for(BATCH)
-        n_begun = n_decodes(lead.lines)
-        lead.send(signal.SIGTERM)
-        assert lead.finish() == 0
-        assert text.finish() == ""
-    assert n_decodes(lead.lines) <= n_begun + 1, "one may have begun at this moment"
-    assert not any("Traceback" in line for line in lead.lines)

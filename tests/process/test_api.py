@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,15 +98,6 @@ def test_it_changes_nothing_and_prints_nothing(demo_pair: tuple[Path, Path]) -> 
     """No signal handlers, affinity of the caller's threads or descriptors; no warnings without a log handler."""
     done = python(POLITE, *demo_pair)
     assert (done.status, done.stdout, done.stderr) == (0, b"", "")
-
-
-def test_no_thread_outlives_a_text(llm: duo.Engine) -> None:
-    names = {thread.name for _ in llm.stream(PROMPT, max_tokens=N) for thread in threading.enumerate()}
-    assert {"duo-target", "duo-draft"} <= names
-    for thread in threading.enumerate():
-        if thread.name in ("duo-target", "duo-draft"):
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
 
 
 def test_exact_text_after_a_common_prefix_is_that_of_a_new_context(demo_pair: tuple[Path, Path]) -> None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from duo.config import ModelConfig, SamplingConfig
+from duo.config import SamplingConfig
 from duo.errors import DecodeError
 from duo.llama.library import quantize
-from duo.llama.model import Model
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from tests.fakes import Eager, FakeContext

@@ -16,14 +16,12 @@ from tests.command import (
     Run,
     assert_refused,
     command,
-    duo,
     environment,
     gated_target,
     models,
     run,
 )  # fmt: skip
 from tests.process.cli.terminal import CTRL_C, Terminal
-from tests.serving import Served, wait_until
 from tests.unit.cli import runner
 from tests.unit.cli.fake_openai import HELD, FakeServer, Reply, piece
 from tests.unit.cli.reference import greedy_text
@@ -76,16 +74,6 @@ def test_ctrl_c_during_a_long_prefill(demo_pair: tuple[Path, Path]) -> None:
     assert b"\ntokens: 0 tps: 0.000\n" in terminal.shown
 
 
-def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    """With the demo pair, whose context is not full before the kill."""
-    trace = tmp_path / "trace.json"
-    with Served(*endless(demo_pair), "--trace", trace) as endless_run:
-        wait_until(lambda: trace.exists() and trace.read_bytes().count(b'"commit"') > 9)
-        endless_run.send(signal.SIGKILL)
-        endless_run.finish()
-    json.loads(trace.read_text() + "]")
-
-
 # Readers that stop reading
 
 
@@ -134,17 +122,6 @@ def test_closed_streams_and_a_full_disk(tiny: Path) -> None:
         assert_refused(shell('"$@" >/dev/full', *arguments), "No space left on device")
 
 
-# Input without an end, and threads that the system does not start
-
-
 def test_standard_input_without_an_end() -> None:
     for arguments in (("-m", "missing.gguf", "-f", "-"), ("chat",)):
         assert_refused(shell('cat /dev/zero | "$@"', *arguments), "standard input: it has more than 64 MiB")
-
-
-def test_more_threads_than_the_system_starts(tiny: Path) -> None:
-    """Each needs address space for its stack; limits of processes do not hold for root."""
-    stack = "import threading; threading.stack_size(8 << 20)"
-    limit = f"{stack}; import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))"
-    refused = duo("-m", tiny, "-p", "the cat", "-n", "4", "-t", "512", before=limit)
-    assert_refused(refused, "-t: 512 threads are needed, and the system lets this process start ", status=2)

@@ -9,14 +9,13 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from duo.bench.contestants import run_process
 from duo.bench.rounds import Interrupted
-from tests.command import ONE_EACH, Argument, environment, models
+from tests.command import ONE_EACH, Argument, models
 from tests.gguf_files import tiny_llama
 from tests.process.cli.terminal import CTRL_C, Terminal
 from tests.serving import wait_until
@@ -30,16 +29,6 @@ from duo.diagnose import measure
 slow_target(0.01)
 measure.other_cpu_use = lambda _: 0.0
 """
-PLAIN = ("-r", "1", *ONE_EACH, "--modes", "plain", "-o", "json")
-
-
-def bench(tiny: Path, program: Path, text: str, *more: Argument) -> dict[str, Any]:
-    """Measure with a program on the PATH, which is this script. Returns the figures, and what was said."""
-    program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    program.chmod(0o755)
-    run = runner.duo("bench", "-m", tiny, *PLAIN, *more, env={"PATH": f"{program.parent}:{environment()['PATH']}"})
-    assert run.status == 0, run.stderr
-    return {**json.loads(run.text), "said": run.stderr.splitlines()}
 
 
 def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
@@ -47,8 +36,12 @@ def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
     for name in ("completion.out", "completion.err"):
         (tmp_path / name).write_text(recorded(name), encoding="utf-8")
     program = tmp_path / "replay"
-    replay = f'cd {tmp_path}; echo "$@" >>asked; cat completion.out; cat completion.err >&2'
-    document = bench(tiny, program, replay, "--peers", f"llama-completion={program}", "-n", "24")
+    program.write_text(f'#!/bin/sh\ncd {tmp_path}; echo "$@" >>asked; cat completion.out; cat completion.err >&2\n')
+    program.chmod(0o755)
+    options = ("-r", "1", "-n", "24", *ONE_EACH, "--modes", "plain", "-o", "json")
+    run = runner.duo("bench", "-m", tiny, *options, "--peers", f"llama-completion={program}")
+    assert run.status == 0, run.stderr
+    document = json.loads(run.text)
     peer = document["rows"][1]
     assert (peer["mode"], peer["tokens_per_s"], peer["threads"]) == ("llama-completion", 78.54, "1")
     assert (peer["accept_rate"], "first_token_s" in peer) == (None, False), "it does not report them"
@@ -58,13 +51,6 @@ def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
     assert version == "--version"
     assert " -n 16 " in warm_up
     assert " -n 24 " in asked
-
-
-def test_a_program_on_the_path_is_skipped_if_it_fails(tiny: Path, tmp_path: Path) -> None:
-    document = bench(tiny, tmp_path / "llama-completion", "echo no such thing >&2\nexit 4", "-n", "16")
-    assert "duo: llama-completion exited with 4: no such thing: skipped" in document["said"]
-    peer = document["rows"][1]
-    assert (peer["mode"], peer["tokens_per_s"], peer["same_text"]) == ("llama-completion", None, None)
 
 
 def test_after_ctrl_c_there_is_a_table_of_what_was_measured(tiny: Path) -> None:

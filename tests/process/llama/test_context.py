@@ -90,15 +90,6 @@ def test_cancel_and_abort_end_a_decode_from_another_thread(text: list[int], make
         context.decode(text[:1])
 
 
-@pytest.mark.parametrize("kind", ["f16", "q8_0"])
-def test_cache_size_is_what_llama_cpp_takes(model: Model, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    config = ContextConfig(512, 1, 1, type_k=kind, type_v=kind, flash_attn="on")
-    with caplog.at_level("INFO", logger="duo.llama"):
-        Context(model, config).close()
-    (line,) = [record.message for record in caplog.records if "KV buffer size" in record.message]
-    assert float(line.split("=")[1].split()[0]) == pytest.approx(sum(model.size.cache_bytes(config)) / 2**20, abs=0.01)
-
-
 def test_the_first_decode_of_a_size_on_a_device_is_marked(
     model: Model, text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

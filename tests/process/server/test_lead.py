@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import signal
 import socket
@@ -15,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.command import SLOW_TARGET
 from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
 
 CONTEXT = ("-c", "512")
@@ -122,17 +120,6 @@ def test_prompts_and_texts_are_shown_only_where_asked_for(
     assert not any(word in said for word in (*PROMPT.split(), *TEXT.split()))
     assert PROMPT not in shown
     assert shown.startswith(TEXT * 2) if "--print" in options else not shown
-
-
-def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
-    side = ("-md", demo_pair[1], "-td", "1", "--schedule", "sync", "--exact", "--lookup", "off")
-    with LeadProcess(demo_pair[0], *side, *CONTEXT, "--print", "all", "--color", "always", before=SLOW_TARGET) as lead:
-        text = lead.write("The capital of France is", 32)
-        lead.send(signal.SIGTERM)
-        assert lead.finish() == 0
-    shown = lead.stdout.decode()
-    assert "\x1b[32m" in shown
-    assert re.sub(r"\x1b\[9;2m.*?\x1b\[0m|\x1b\[[\d;]*m", "", shown) == text
 
 
 # What many requests leave behind

@@ -124,7 +124,6 @@ def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_statistics(tmp_path: Path) -> None:
-    """tests/fuzz has many more."""
     damages: list[dict[str, Any]] = [
         {"draft_ms": {"alone": 2.0, "concurrent": 0}}, {"draft_ms": {"alone": 2.0}}, {"acceptance": 1.5},
         {"curve_ms": {"alone": [], "concurrent": []}}, {"curve_ms": {"alone": [-1.0], "concurrent": [1.0]}},

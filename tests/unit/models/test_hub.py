@@ -82,6 +82,14 @@ def test_offline_only_what_is_cached_is_found_without_a_request(
     assert (hub.asked, caplog.records) == ([], [])
 
 
+@pytest.mark.parametrize("text", ["", ".", "..", "../..", "/", "a\0", "\udcff", "a" * 5000, "*", "a/../.."])
+def test_an_odd_reference_to_a_commit_leads_nowhere(hub: FakeHub, tmp_path: Path, text: str) -> None:
+    for path in (resolve_hub("maker/small").parents[2] / "a-Q8_0.gguf", tmp_path / "hub" / "b-Q8_0.gguf"):
+        path.write_bytes(b"GGUF")
+    (path.parent / "models--maker--small" / "refs" / "main").write_text(text, errors="surrogateescape")
+    assert "is not in" in refused("maker/small:Q8_0", offline=True)
+
+
 def test_a_private_repository_needs_the_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused("maker/private").startswith(f"{hub.url} has no maker/private, or it is private and HF_TOKEN")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
