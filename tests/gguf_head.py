@@ -43,8 +43,6 @@ class Head:
     keys: list[Key]
     tensors: list[Tensor]
     data: bytes
-    n_keys: int | None = None  # None: as many as there are
-    n_tensors: int | None = None
 
     @classmethod
     def read(cls, path: Path) -> Head:
@@ -92,8 +90,8 @@ class Head:
             out.extend(value)
 
         number("I", 3)
-        number("Q", len(self.tensors) if self.n_tensors is None else self.n_tensors)
-        number("Q", len(self.keys) if self.n_keys is None else self.n_keys)
+        number("Q", len(self.tensors))
+        number("Q", len(self.keys))
         for key in self.keys:
             text(key.name)
             if key.array:

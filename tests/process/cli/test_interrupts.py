@@ -123,5 +123,5 @@ def test_closed_streams_and_a_full_disk(tiny: Path) -> None:
 
 
 def test_standard_input_without_an_end() -> None:
-    for arguments in (("-m", "missing.gguf", "-f", "-"), ("chat",)):
+    for arguments in (("-m", "missing.gguf", "-f", "-"), ("chat", "http://127.0.0.1:9")):
         assert_refused(shell('cat /dev/zero | "$@"', *arguments), "standard input: it has more than 64 MiB")
