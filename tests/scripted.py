@@ -13,6 +13,7 @@ from typing import cast
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
+from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.statistics import StepRecord
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
@@ -179,4 +180,6 @@ def _logprobs(tokens: Sequence[int], n: int | None) -> tuple[TokenLogprobs, ...]
 def scripted_engine() -> tuple[Engine, ScriptedSlot]:
     """An engine and what is behind it."""
     slot = ScriptedSlot()
-    return Engine(cast(Slot, slot)), slot
+    engine = Engine(cast(Slot, slot))
+    engine._writer = cast(RequestWriter, slot)
+    return engine, slot

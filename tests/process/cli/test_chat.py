@@ -223,12 +223,20 @@ def test_a_chat_that_was_stopped_by_the_shell_sets_the_terminal_again() -> None:
 
 
 def test_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
-    options = (*models(*demo_pair), *ONE_EACH, "-c", "512", "--ignore-eos", "-p", "Say one word.", "-n", "12")
-    with Talk(*options, before=SLOW_TARGET) as talk:
+    with Talk(*models(*demo_pair), *ONE_EACH, "-c", "256", "-n", "12", "-p", "Say one word.") as talk:
         assert demo_pair[0].name.encode() + b", draft " + demo_pair[1].name.encode() in talk.greeting
         assert b"> Say one word." in talk.greeting
         assert b" tokens/s" in talk.greeting
-        assert b"this is the same answer: others need a temperature above 0 (--temp)" in talk.ask(b"/regen")
+        talk.converse(
+            (b"/regen", b"this is the same answer: others need a temperature above 0 (--temp)"),
+            (b"word " * 300, b"the context 256 (-c)"),
+            (b"/clear", b""),
+            (b"Once more.", b" tokens/s"),
+        )
+
+
+def test_ctrl_c_stops_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
+    with Talk(*models(demo_pair[0]), *ONE_EACH, "-c", "512", "--ignore-eos", before=SLOW_TARGET) as talk:
         for question in (b"Tell me a story.", b"Another."):
             talk.ask(question, until=NO_PROMPT)
             talk.read_until(b" ")
