@@ -12,7 +12,7 @@ import pytest
 
 from duo.cli.commands.bench import read_plan
 from duo.cli.options.by_command import BenchOptions
-from tests.command import ONE_EACH, Run, assert_refused, models
+from tests.command import ONE_EACH, Run, models
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
 
@@ -66,28 +66,6 @@ def test_models_that_cannot_roll_back_are_measured_without_a_draft(recurrent: Pa
     run = duo("bench", *models(recurrent, recurrent), *SHORT, "-o", "json")
     assert [row["mode"] for row in document(run)["rows"]] == ["plain"]
     assert any("cannot roll back" in line for line in run.warnings)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--modes", "plain,fast"], "unknown mode 'fast' (available: plain, off, lookup, sync, async, auto)"),
-        (["--modes", ","], "--modes: the list is empty"),
-        (["-m", "a.gguf", "--modes", "plain,async"], "--modes async needs a draft: name one with -md or -hfd"),
-        (["--draft", "4,x"], "--draft: 'x' is neither a number of at least 1 nor auto"),
-        (["--draft", "0"], "--draft: '0' is neither a number of at least 1 nor auto"),
-        (["--categories", "poem"], "--categories: unknown category 'poem' (available: chat, code"),
-        (["--peers", "vllm=/bin/true"], "--peers: 'vllm=/bin/true' is not of the form NAME=FILE"),
-        (["--peers", "llama-cli=/no/such"], "--peers: 'llama-cli=/no/such' is not of the form NAME=FILE"),
-        (["--peers", "llama-cli=/bin/cat,llama-cli=/bin/sh"], "'llama-cli=/bin/sh' is not of the form NAME=FILE"),
-    ],
-)
-def test_bad_options_are_refused(arguments: list[str], said: str) -> None:
-    assert_refused(duo("bench", *arguments), said, status=2)
-
-
-def test_bad_prompts_are_refused(tmp_path: Path) -> None:
-    assert_refused(duo("bench", "--prompts", tmp_path / "none"), "none: No such file")
 
 
 @pytest.mark.parametrize(("limits", "largest"), [("64,auto", 64), ("4,auto", 16), ("auto", None), ("2,8", 8)])

@@ -144,24 +144,6 @@ def test_standard_input_without_a_question(monkeypatch: pytest.MonkeyPatch) -> N
     assert_refused(duo("chat", stdin=b"\xff"), "standard input is not valid UTF-8")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        *(((url,), "is not a URL") for url in ("http://", "localhost:99999", "localhost:port", "a b:80", "http://a:x")),
-        *(((url,), "is not a URL") for url in ("http://a:99999", "http://a..b")),
-        (("main.gguf",), "a model file is named with -m"),
-        ((SERVER, "--temp", "nan"), "--temp"),
-        ((SERVER, "--api-key", "ü"), "not allowed in HTTP headers"),
-        ((SERVER, "--api-key-file", "/no/such/file"), "/no/such/file"),
-        ((SERVER, "-md", "draft.gguf"), "-md is for a model in this process"),
-        ((SERVER, "-c", "512"), "-c is for a model in this process"),
-        (("-m", "main.gguf", "--api-key", "x"), "--api-key and --api-key-file are for a server"),
-    ],
-)
-def test_options_that_are_refused(arguments: tuple[str, ...], words: str) -> None:
-    assert_refused(duo("chat", *arguments, stdin=b"hi", env=NO_KEYS), words, status=2)
-
-
 def test_a_server_gets_the_options_that_are_given_and_not_those_of_the_environment() -> None:
     env = NO_KEYS | {"LLAMA_ARG_MODEL": "/a/file.gguf", "LLAMA_ARG_TEMPERATURE": "0.7", "LLAMA_ARG_CTX_SIZE": "64"}
     options = ["--top-k", "5", "--min-p", "0.1", "--repeat-last-n", "8", "-r", "one", "-r", "two", "-m", "other"]

@@ -11,7 +11,6 @@ import pytest
 from duo.cli.commands import COMMANDS
 from duo.cli.options.by_command import RunOptions
 from duo.config.option import declared
-from duo.llama.library import supports_rpc
 from tests.command import assert_refused
 from tests.golden.transcript import make_files, printed, recorded
 from tests.unit.cli.runner import duo
@@ -19,17 +18,6 @@ from tests.unit.cli.runner import duo
 # No such model exists: the options are refused first.
 MISSING = "-m missing.gguf -p x"
 MANY = "9" * 5000  # digits, which int() refuses
-
-RPC = [
-    ("--rpc localhost", "not of the form host:port"),
-    ("--rpc a:1,,b:2", "a name is missing"),
-    ("--rpcd localhost:1", "--rpcd without a draft"),
-    ("-ts 1,x", "not of the form N,N"),
-    ("--rpc localhost:1 -ngl 0", "0 layers"),
-    ("--rpc localhost:1,localhost:1", "is named twice"),
-    ("-md b.gguf --rpc localhost:1,localhost:2 --rpcd localhost:2", "localhost:2 is named twice"),
-    ("-md b.gguf --rpc localhost:1 --temp 1 --verify rejection", "--verify rejection"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +50,6 @@ def test_numbers_out_of_range_are_refused_by_the_name_of_their_option(command: s
             number = one.option.bounds.most + 1
             run = duo(*command.split(), one.option.flag, str(number))
             assert_refused(run, f"{one.option.flag} must be at most {one.option.bounds.most}, not {number}", status=2)
-
-
-@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
-@pytest.mark.parametrize(("arguments", "said"), RPC)
-def test_rpc_servers_that_exclude_each_other(arguments: str, said: str) -> None:
-    assert_refused(duo(*f"{MISSING} {arguments}".split()), said, status=2)
 
 
 def test_a_build_without_rpc_names_the_command_that_adds_it() -> None:
