@@ -1,7 +1,5 @@
 """Chat templates for tests, in formats of real models."""
 
-from __future__ import annotations
-
 # Tools and calls as Hermes and Qwen have them. The model may think, and does unless told otherwise.
 HERMES = r"""
 {%- if tools -%}

@@ -1,7 +1,5 @@
 """Changes to `duo` in a process that a test starts: `before` of `tests.command` imports and calls them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Runs the real command in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

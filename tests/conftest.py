@@ -1,7 +1,5 @@
 """What all tests may share."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fake model and context with the rules of llama.cpp's contexts, and policies that follow a script."""
 
-from __future__ import annotations
-
 import math
 import random
 import threading

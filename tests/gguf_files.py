@@ -1,7 +1,5 @@
 """Tiny GGUF files for tests: right in form, random in content."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Goodness-of-fit tests."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

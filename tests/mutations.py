@@ -8,8 +8,6 @@ be made anew after the code has changed; the file and the tests that should find
 file, after -, and what it becomes, after +. None of the tests needs build/; some need the demo pair.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Prompts of different kinds and in several scripts, raw, as a user might give them."""
 
-from __future__ import annotations
-
 _CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 _PARAGRAPH = (
     "The harbour master kept two clocks. One told the hour of the town and one the hour of the tide, and whoever "

@@ -1,7 +1,5 @@
 """Headers of published models: their shapes, and the types of their tensors as llama.cpp's quantize chooses them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod

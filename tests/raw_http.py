@@ -1,7 +1,5 @@
 """Raw bytes over a socket: requests that may be wrong, and what comes back."""
 
-from __future__ import annotations
-
 import base64
 import re
 import socket

@@ -1,7 +1,5 @@
 """An engine that writes what a test says, without a model: the real Engine over a scripted slot."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

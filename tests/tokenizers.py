@@ -1,7 +1,5 @@
 """Toy vocabularies for tests of translation."""
 
-from __future__ import annotations
-
 
 class Words:
     """Tokens are pieces of bytes, the longest first; the last two are the end of a text and a special token.

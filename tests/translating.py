@@ -1,7 +1,5 @@
 """A translator between a draft and a target that a test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from duo.spec.translation import Tokenizer, Translator

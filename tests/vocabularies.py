@@ -1,7 +1,5 @@
 """Real vocabularies, texts for them and chat templates, from the source of the installed llama.cpp."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The page for everyone: names, labels, contrast, focus, zoom, and the settings of the browser that it follows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

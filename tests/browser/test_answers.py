@@ -1,7 +1,5 @@
 """Answers that are replaced, fail or stay empty: a scripted lead writes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

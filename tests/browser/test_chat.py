@@ -1,7 +1,5 @@
 """The chat on the page, with a real lead that writes with the demo pair."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """What a model may write, shown by the page: a scripted lead writes it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The panel beside the chat: what it shows of a real lead and of backs that come and go."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

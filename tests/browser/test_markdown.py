@@ -1,7 +1,5 @@
 """The page's Markdown, rendered in a browser: its elements, and the same ones however the text arrives."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

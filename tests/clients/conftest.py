@@ -1,7 +1,5 @@
 """A lead for clients, and a way to run them: in the environment that `make test-slow` makes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

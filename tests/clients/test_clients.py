@@ -1,7 +1,5 @@
 """Real clients with a real lead. The settings and programs of docs/lead.md are run as they are there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

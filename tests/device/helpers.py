@@ -1,7 +1,5 @@
 """Texts on a device: written with a draft and without, and compared with those of the CPU."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands on the device, each in a process of its own: tune, two runs at the same time, and an RPC server."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

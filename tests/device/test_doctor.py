@@ -1,7 +1,5 @@
 """`duo doctor`, also where a variable hides the device."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

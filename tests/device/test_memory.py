@@ -1,7 +1,5 @@
 """What llama.cpp allocates on a device, against the estimates from the file's header, and what does not fit."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every placement of the layers of both models: by `load()`, and by the options of the command."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Signals while the device decodes, which no abort callback reaches: the run ends after that decode, or at once."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts of every kind with the draft, the target or both on the device: the target's own, and those of the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

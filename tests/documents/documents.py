@@ -1,7 +1,5 @@
 """What the documents tell people to type, and where their links lead."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A new line either runs as it is, with the names below standing for models, machi
 two tables of what is not run.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """How many cases a generator makes: a fixed sample in `make test-slow`, all of them in `make fuzz`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from random import Random

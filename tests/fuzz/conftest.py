@@ -1,7 +1,5 @@
 """What damaged files and command lines are tried with. No test here may make duo log an internal error."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

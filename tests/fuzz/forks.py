@@ -4,8 +4,6 @@ The process reads a list of arguments in JSON from each line of stdin, and print
 status, or minus the signal, and what was written to stderr.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pkgutil

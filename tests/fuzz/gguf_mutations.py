@@ -1,7 +1,5 @@
 """Damages heads of GGUF files: numbers, texts, arrays, keys, tensors, counts and lengths, and bytes at random."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The options are found from the command itself. Models are tiny, or missing where a command would not end by itself.
 """
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Damaged GGUF files, as target and as draft: the command generates, or says in one line what is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

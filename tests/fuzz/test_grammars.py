@@ -1,7 +1,5 @@
 """JSON schemas and grammars at random: each is refused in one line, or can be used; this process never suffers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Bodies of requests, right, wrong and damaged: whatever a client sends is answered, and never with a 5xx."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Every connection ends, no answer is a 5xx but 503, nothing is logged as an error, and the lead answers afterwards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Damaged profiles: none ends a run; each counts as none, or is of use. Bytes are changed, and the structure."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import asdict

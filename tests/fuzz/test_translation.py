@@ -1,7 +1,5 @@
 """Translation between real vocabularies: every ordered pair of those that llama.cpp tests."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Expected help texts: `python -m tests.golden` writes them anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from duo.cli.commands import COMMANDS

@@ -1,7 +1,5 @@
 """Write the expected help texts, outputs and reports, and what docs/ has of options and predictions."""
 
-from __future__ import annotations
-
 from tests.documents.documents import RECIPES, with_predictions
 from tests.golden import HELP, help_text
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, with_options

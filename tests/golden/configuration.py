@@ -1,7 +1,5 @@
 """The lists of docs/configuration.md and the types in duo/config/settings.py, from the options that are declared."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import defaultdict
 from typing import Any

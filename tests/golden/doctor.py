@@ -1,7 +1,5 @@
 """Installations, and what `duo doctor` says about them: `python -m tests.golden` writes doctor.txt anew."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs, and what is expected to be said about them: `python -m tests.golden` writes reports.txt anew."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

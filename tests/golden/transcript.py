@@ -1,7 +1,5 @@
 """What short commands print: `python -m tests.golden` writes transcript.txt anew."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """duo as a library, with the demo pair: the texts of the command, and what a program's process keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

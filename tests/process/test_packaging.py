@@ -1,7 +1,5 @@
 """What is built: a wheel that works where there is no checkout, an archive, and the laboratory, benchmarks/."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The whole loop over the model: drafter, queue, policy and verifier, with threads or without."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Sequence

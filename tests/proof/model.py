@@ -1,7 +1,5 @@
 """A model of five tokens whose context ends at every third one, so that a text is a sequence of short texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """An engine with a real target and draft, one thread each and --exact, and texts of it with any draft."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The chat templates of about seventy real models, which llama.cpp has as files, with conversations and tools."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 Logprobs are compared as they are: two floats are equal only if all their bits are.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence

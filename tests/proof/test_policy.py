@@ -1,7 +1,5 @@
 """The policy on random machines and in long texts, against the best that fixed settings can reach."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Each case writes 10,000 short texts of known probability. tests/mutations.txt has verifiers that are wrong by a little.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

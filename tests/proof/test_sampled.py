@@ -1,7 +1,5 @@
 """On the demo pair, a token verified against a candidate has the distribution that the model says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace

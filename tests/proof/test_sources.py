@@ -1,7 +1,5 @@
 """With --exact the text is the target's own, with candidates from the text itself or of another vocabulary, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """duo as a library: its names, the life of an engine and its streams, and what a generation takes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The configs check themselves by what their options say; every number has an upper bound, with its reason."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

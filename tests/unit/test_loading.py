@@ -1,7 +1,5 @@
 """duo.load(): its options and errors, progress, and the size of contexts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names: one class, one name; and only the command knows its options."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """`duo doctor` on this machine, and where llama.cpp cannot be loaded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: the first stops a run in order, the second at once. Full disks, closed and broken pipes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """--live: the text is on the screen and in its history as it is without, and a status below it while it is written."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """`duo bench` and `duo tune`: real measurements, other programs and their processes, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

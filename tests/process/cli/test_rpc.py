@@ -1,7 +1,5 @@
 """Models on RPC servers: real servers that are killed, stopped and restarted."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Runs with real models: the main job, the end of a text, the demo, grammars, models from the hub and damaged ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

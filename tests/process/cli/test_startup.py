@@ -1,7 +1,5 @@
 """What a fresh process does before any model is loaded: it imports little, Ctrl-C ends it, and bash completes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Real backs that connect, disconnect, die and hang while a real lead writes: the text is the target's own."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A remote draft in another process: DraftProcess on this machine, and a back of a run."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What the engine requires of contexts, on real models and tiny ones of every kind."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Iterator

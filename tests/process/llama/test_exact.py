@@ -1,7 +1,5 @@
 """What --exact promises, for tiny models of every quantisation for which it does (of real ones: tests/proof)."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Sequence

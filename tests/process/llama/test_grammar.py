@@ -1,7 +1,5 @@
 """Grammars in their process: what they allow, what is refused, and that no grammar harms this process."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing

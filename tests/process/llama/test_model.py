@@ -1,7 +1,5 @@
 """Facts and tokens of models, threads that still use one when it is closed, and threads that wait for each other."""
 
-from __future__ import annotations
-
 import re
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One lead with the demo pair for all tests that need a real one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recorded conversation of curl with the lead: `python -m tests.process.server.test_curl` writes the answers anew."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A lead's port and raw sockets: malformed requests, slow clients, and what one client can keep from others."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import select

@@ -1,7 +1,5 @@
 """duo lead as a process: from loading to its end, what it shows, and what many requests leave behind."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import socket

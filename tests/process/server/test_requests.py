@@ -1,7 +1,5 @@
 """What one request to a real lead leaves for the next ones, and for those of others. Clients: see tests/clients."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

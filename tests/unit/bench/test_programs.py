@@ -1,7 +1,5 @@
 """llama.cpp's programs: how they are called, and what is read from recorded output."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from functools import partial

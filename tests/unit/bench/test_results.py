@@ -1,7 +1,5 @@
 """The rows of the table, from samples that can be worked out by hand."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 from unittest.mock import Mock

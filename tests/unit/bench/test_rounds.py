@@ -1,7 +1,5 @@
 """Prompts, the rounds in which every contestant writes after one of them, and which of their texts loop."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 from functools import partial

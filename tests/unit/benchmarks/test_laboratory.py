@@ -1,7 +1,5 @@
 """The laboratory: what it computes by itself, and its files. tests/process runs scenarios."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import ExitStack
 from dataclasses import replace

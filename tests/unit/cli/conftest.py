@@ -1,7 +1,5 @@
 """Tiny models: made in milliseconds, real to llama.cpp."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

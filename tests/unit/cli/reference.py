@@ -1,7 +1,5 @@
 """Plain greedy decoding in a dozen lines: what `duo` has to come up with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from duo.config import ContextConfig, ModelConfig

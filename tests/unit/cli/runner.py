@@ -1,7 +1,5 @@
 """Runs the command in this process: for all that needs no process of its own and no terminal."""
 
-from __future__ import annotations
-
 import atexit
 import io
 import logging

@@ -1,7 +1,5 @@
 """Options are matched whole and take the values of llama.cpp; its flags are taken, left out with a note, or refused."""
 
-from __future__ import annotations
-
 import re
 import string
 import subprocess

@@ -1,7 +1,5 @@
 """`duo bench` on tiny models: what it measures, writes and refuses. Figures: tests/unit/bench."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """`duo chat` in a pipe, and its client, against a scripted server on a real socket."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

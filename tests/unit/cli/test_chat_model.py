@@ -1,7 +1,5 @@
 """A chat with a model in this process, a tiny one."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path

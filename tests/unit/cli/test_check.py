@@ -1,7 +1,5 @@
 """`duo check`: whether the draft changes the text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

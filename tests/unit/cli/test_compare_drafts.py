@@ -1,7 +1,5 @@
 """`duo tune` without -md: which drafts it finds and leaves out, and what it prints."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

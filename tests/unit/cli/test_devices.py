@@ -1,7 +1,5 @@
 """What is said of GPUs that llama.cpp does not find, and of RPC servers that cannot be reached or do not answer."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

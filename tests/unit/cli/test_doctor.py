@@ -1,7 +1,5 @@
 """`duo doctor`: what it says about installations, as in tests/golden/doctor.txt, and the command that builds."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from unittest import mock

@@ -1,7 +1,5 @@
 """Help texts, as in the golden files (`make docs` writes them), `duo` alone, completion, and docs/configuration.md."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Signal handlers: the first signal stops in order, and a handler never waits for a lock."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

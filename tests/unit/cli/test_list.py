@@ -1,7 +1,5 @@
 """`duo list`: the models in the caches, and which can draft for which."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The status lines of --live."""
 
-from __future__ import annotations
-
 import pytest
 from rich.text import Text
 

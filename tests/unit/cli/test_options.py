@@ -1,7 +1,5 @@
 """From arguments, environment variables and files to options, and from options to configs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`duo plan`: predictions from files and the statistics of a run; tests/golden/transcript.txt has others."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Profiles: a run begins with what earlier runs of the same pair have learned, which `duo tune` lists and forgets."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

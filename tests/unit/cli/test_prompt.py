@@ -1,7 +1,5 @@
 """Prompts: sources, escapes, errors; tests/golden/transcript.txt has others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

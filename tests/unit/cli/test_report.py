@@ -1,7 +1,5 @@
 """What is said about a run at its end, as in the golden file (`make docs` writes it)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run writes: the text to stdout, the report to stderr, --json, --trace, the log; the comparison of the demo."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

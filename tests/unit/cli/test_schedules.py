@@ -1,7 +1,5 @@
 """What options do to the text, and that a draft changes nothing. Real pairs in all schedules: tests/proof."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`duo tune` of a pair: what it prints, what it advises, and what it keeps for later runs."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """What short commands print, as in tests/golden/transcript.txt (`make docs` writes it), and other usage errors."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from unittest import mock

@@ -1,7 +1,5 @@
 """What TextWriter makes of steps."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

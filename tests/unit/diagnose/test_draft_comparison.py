@@ -1,7 +1,5 @@
 """What `duo tune` without -md concludes from its measurements."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """The hardware of a machine, read from directories like those of other machines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Machine files: what is read from them, and what is wrong with others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

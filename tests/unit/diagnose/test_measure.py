@@ -1,7 +1,5 @@
 """What `duo tune` measures, of models whose times are known: each thread has a clock that only decodes move."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

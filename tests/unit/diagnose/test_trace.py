@@ -1,7 +1,5 @@
 """The file of --trace: readable while it is written, and after a kill."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

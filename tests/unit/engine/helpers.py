@@ -1,7 +1,5 @@
 """Generations over fake contexts, with threads or without."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

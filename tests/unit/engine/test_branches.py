@@ -1,7 +1,5 @@
 """Branches: which outcomes a draft prepares, and what becomes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

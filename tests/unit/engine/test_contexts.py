@@ -1,7 +1,5 @@
 """The warm-up: which batches are decoded, and that nothing of them is left."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

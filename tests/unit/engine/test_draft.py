@@ -1,7 +1,5 @@
 """What the target takes, waits for and learns, over a draft that moves only when the test says so."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The processor time of other programs, and how many cores the decodes use beside them."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

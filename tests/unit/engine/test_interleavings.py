@@ -1,7 +1,5 @@
 """Whatever the order in which draft and target move, and whatever the draft proposes, the text is the target's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Which thread drives which model in each schedule, and what happens to a draft at a change, a failure and an end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the threads of a text record, and what it adds up to."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

@@ -1,7 +1,5 @@
 """What a profile is stored under: everything that affects the cost of a decode. What it keeps: no disturbed times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """CandidateQueue and RemoteQueue; tests/unit/engine/test_draft.py has the waits of both sides, with real threads."""
 
-from __future__ import annotations
-
 import pytest
 
 from duo.engine.metrics import Metrics

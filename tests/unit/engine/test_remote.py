@@ -1,7 +1,5 @@
 """Texts with remote drafts, whose remote machine is a thread here, and which connect, disconnect and take over."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

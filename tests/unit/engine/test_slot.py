@@ -1,7 +1,5 @@
 """The contexts of a slot: they are warm before the first text, whatever becomes of the warm-up."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing

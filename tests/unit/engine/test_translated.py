@@ -1,7 +1,5 @@
 """A draft with another vocabulary: whatever it does, the text is the target's own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

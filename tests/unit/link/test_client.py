@@ -1,7 +1,5 @@
 """DraftClient: real connections between a lead and drafts over fakes, also over a bad network."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Connections whose clients do not read, and frames that are invalid, incomplete or too long."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Hostile and faulty backs: each is refused, disconnected or harmless, and the text is the target's own."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

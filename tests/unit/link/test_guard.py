@@ -1,7 +1,5 @@
 """Which requests pass: Host (DNS rebinding), Origin and Sec-Fetch-Site (pages of other sites), keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages: any bytes are a message with every value in its range, or they are refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Which of the connected remote drafts is used."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

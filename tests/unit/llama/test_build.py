@@ -1,7 +1,5 @@
 """The back ends for GPUs of a build, also those that could not start, and the variables that hide devices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

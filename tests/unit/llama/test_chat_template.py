@@ -1,7 +1,5 @@
 """Chat templates: what they are given, may do, and show about a model. Conversations: tests/proof."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

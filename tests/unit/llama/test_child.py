@@ -1,7 +1,5 @@
 """Processes of duo: their command lines, from Python and from an archive, and what the one for schemas does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fingerprints: they tell what comparing the vocabularies themselves would, from token texts alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace

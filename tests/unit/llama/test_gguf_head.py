@@ -1,7 +1,5 @@
 """Headers: what llama.cpp would crash on is refused in one line, and what the others say about models."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from functools import partial
 from itertools import permutations

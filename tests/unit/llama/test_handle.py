@@ -1,7 +1,5 @@
 """Handles: what is in use is not freed, and what is closed is not used."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Whether a context fits the host and the devices, by what they report."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Sizes from headers: those of tiny models, and of published ones as llama.cpp logged them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

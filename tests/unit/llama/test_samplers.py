@@ -1,7 +1,5 @@
 """duo's filters against llama.cpp's own samplers, on the same logits."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

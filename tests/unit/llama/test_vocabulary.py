@@ -1,7 +1,5 @@
 """Tokenising: what may go wrong with hostile texts, on tiny vocabularies."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 from pathlib import Path

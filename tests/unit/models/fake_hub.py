@@ -1,7 +1,5 @@
 """A local Hugging Face hub, with as much of the protocol as huggingface_hub uses, and a web server for tests."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

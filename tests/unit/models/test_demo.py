@@ -1,7 +1,5 @@
 """The demo pair is made once, and is complete or absent; what is downloaded is in test_wheel.py."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

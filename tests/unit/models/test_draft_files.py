@@ -1,7 +1,5 @@
 """Where models are looked for, and what they are called; test_compare_drafts.py has what is no draft."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which small model drafts for which family of targets."""
 
-from __future__ import annotations
-
 import re
 
 from duo.models.families import FAMILIES, family_of

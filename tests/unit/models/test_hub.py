@@ -1,7 +1,5 @@
 """Names from the hub, through the real huggingface_hub, against a local hub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Profiles of model pairs: where they are stored, for which key, and that damaged files are ignored."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

@@ -3,8 +3,6 @@
 That a work folder is removed with its content is in test_demo.py.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

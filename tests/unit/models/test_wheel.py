@@ -1,7 +1,5 @@
 """A wheel: which index, what it answers, and who is told the password."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

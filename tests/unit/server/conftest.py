@@ -1,7 +1,5 @@
 """A lead over a scripted engine, asked without a socket."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

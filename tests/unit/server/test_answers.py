@@ -1,7 +1,5 @@
 """Answers: what a text looks like to a client, whole and streamed."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Any
 

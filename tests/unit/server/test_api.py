@@ -1,7 +1,5 @@
 """Requests: which are refused, and what the others ask of the engine."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Chats: what the template is given, what an answer may have, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GET /v1/duo/events: what is sent to whom in which order, limits and ends; of a lead that listens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Who may ask a lead, its life, what it tells a program, its metrics and page. Endpoints: see tests/process/server."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The parts of an answer's text: reasoning, content and calls, however the text is split into pieces."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import groupby, pairwise

@@ -1,7 +1,5 @@
 """Texts that fail; and slow requests. Slow clients: see tests/process/server/test_http.py."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Tools: which a request may have, and the grammar of an answer that calls them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a client is told besides the answer: misspelt fields and other models."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

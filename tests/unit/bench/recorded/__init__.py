@@ -1,7 +1,5 @@
 """What llama.cpp's programs of llama-cpp-python 0.3.36 wrote: 24 tokens of the demo pair after PROMPT."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
