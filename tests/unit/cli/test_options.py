@@ -44,23 +44,6 @@ def test_a_typed_option_wins_over_the_environment() -> None:
     assert_refused(duo("-p", "x", env={"LLAMA_ARG_CTX_SIZE": "many"}), "'-c'", status=2)
 
 
-@pytest.mark.parametrize(
-    ("typed", "target", "draft"),
-    [
-        ("-m a.gguf -md b.gguf", Path("a.gguf"), Path("b.gguf")),
-        ("-hf user/repo:Q8_0 -hfd user/small", "hf://user/repo:Q8_0", "hf://user/small"),
-        ("-m a.gguf", Path("a.gguf"), None),
-        ("-e", "demo", None),
-        ("-m demo", "demo", None),
-    ],
-)
-def test_model_names(typed: str, target: Path | str, draft: Path | str | None) -> None:
-    options = parse(*typed.split())
-    assert options.model_names() == (target, draft)
-    assert (options.is_demo, options.names_target) == (target == "demo", typed != "-e")
-    assert options.has_draft == (options.is_demo or draft is not None)
-
-
 def test_the_engine_config() -> None:
     assert RunOptions().engine == EngineConfig()
     assert parse("--draft=auto", "--draft-ahead=auto", "--branches=auto", "-ngl=auto").engine == EngineConfig()

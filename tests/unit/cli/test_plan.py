@@ -2,19 +2,14 @@
 
 import json
 import re
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from duo.cli.commands.plan import foretell, informed, plan
+from duo.cli.commands.plan import plan
 from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
-from duo.spec.pair import Machine
-from duo.spec.schedule import Schedule
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused
 from tests.unit.cli.runner import duo
 
@@ -61,29 +56,6 @@ def test_the_documents_show_what_the_command_prints() -> None:
     for text, shown in tables:
         command = re.findall(r"^    duo (plan [^#\n]+)", text[: shown.start()], re.MULTILINE)[-1]
         assert duo(*command.split()).text == shown[1]
-
-
-RATE = st.floats(0.0001, 10)
-
-
-@given(
-    growth=st.lists(st.sampled_from([0.0, 0.01, 0.1, 1.0]), min_size=16, max_size=16),
-    draft_s=RATE,
-    slower=st.floats(1.0, 4.0),
-    acceptance=st.floats(0.0, 1.0),
-    n_max=st.integers(1, 16),
-)
-def test_no_forecast_exceeds_the_limit(
-    growth: list[float], draft_s: float, slower: float, acceptance: float, n_max: int
-) -> None:
-    target_s = list(accumulate([1.0, *growth]))
-    machine = Machine(target_s, draft_s, [slower * s for s in target_s], slower * draft_s)
-    found = foretell(informed(machine, acceptance, n_max), constant=True, prepares=False)
-    assert found.rates[Schedule.SYNC] >= found.rates[Schedule.OFF] == pytest.approx(1.0)
-    assert max(found.rates.values()) <= found.limit
-    expected = list(accumulate(acceptance**k for k in range(n_max + 1)))
-    most = min(1 / draft_s, max(tokens / s for tokens, s in zip(expected, target_s, strict=False)))
-    assert found.limit <= max(1.0, most) + 0.01
 
 
 def test_a_machine_file_has_all_times(tmp_path: Path) -> None:

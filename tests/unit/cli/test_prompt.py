@@ -6,7 +6,6 @@ import pytest
 
 from duo.cli.inputs import read_prompt
 from tests.command import assert_refused
-from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
 
 
@@ -43,15 +42,3 @@ def test_invalid_utf_8(tiny: Path, tmp_path: Path, escape: str) -> None:
     assert_refused(duo(*model, "-p", "x", "-r", b"\xff"), f"-r {said} 0")
     assert_refused(duo(*model, "-p", "x", "--grammar", b'root ::= "\xff"'), f"--grammar {said} 10")
     assert_refused(duo("-m", tiny, "-p", "x", "-sys", b"\xff"), f"-sys {said} 0")
-
-
-def test_bos_is_added_once_and_only_where_the_vocabulary_asks_for_it(tmp_path: Path) -> None:
-    found = []
-    for add_bos in (False, True):
-        model = tiny_llama(tmp_path / "model.gguf", add_bos=add_bos)
-        for prompt in ("the cat", "<s>the cat"):
-            run = duo("-m", model, "-p", prompt, "-n", "8", "--exact", "-t", "1")
-            found.append((run.n_prompt, run.stdout))
-    (n, plain), *others = found
-    assert (others, others[0][0]) == (3 * [others[0]], n + 1)
-    assert plain != others[0][1]

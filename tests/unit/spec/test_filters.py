@@ -2,23 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from duo.spec import filters
-
-LOGITS = st.lists(st.sampled_from([-np.inf, -3.0, 0.0, 0.5, 0.5, 2.0, 4.0]), min_size=1, max_size=12).filter(
-    lambda logits: max(logits) > -np.inf
-)
-
-
-@given(LOGITS, st.integers(0, 14))
-def test_top_k_keeps_the_largest_and_of_equals_the_first(logits: list[float], k: int) -> None:
-    values = np.array(logits, np.float32)
-    ids, left = filters.top_k(np.arange(len(values)), values, k)
-    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
-    assert ids.tolist() == sorted(order[:k] if k else order)
-    assert left.tolist() == [logits[i] for i in ids]
 
 
 @pytest.mark.parametrize("k", [1, 5, 40, 400])
