@@ -34,18 +34,3 @@ def chi_square_tail(value: float, n_free: int) -> float:
         return 1.0
     part = 2 / (9 * n_free)
     return math.erfc(((value / n_free) ** (1 / 3) - 1 + part) / math.sqrt(2 * part)) / 2
-
-
-def total_variation(counts: TokenIds, probabilities: Floats) -> float:
-    """Half the sum of the absolute differences between the shares of `counts` `[n]` and `probabilities` `[n]`."""
-    return float(np.abs(counts / counts.sum() - probabilities).sum() / 2)
-
-
-def variation_bound(probabilities: Floats, n: int, doubt: float = 1e-6) -> float:
-    """A bound that the total variation of `n` draws from `probabilities` exceeds with probability `doubt` at most.
-
-    Its mean is at most half the sum of the cells' standard deviations, and one draw moves it by at most 1/n (McDiarmid
-    1989).
-    """
-    mean = np.sqrt(probabilities * (1 - probabilities) / n).sum() / 2
-    return float(mean + math.sqrt(math.log(1 / doubt) / (2 * n)))

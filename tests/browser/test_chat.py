@@ -59,24 +59,6 @@ def test_an_answer_is_the_text_that_the_api_gives_with_the_origin_of_each_token(
     expect(page.get_by_role("navigation").get_by_role("button", name=QUESTION, exact=True)).to_be_visible()
 
 
-def test_an_answer_can_be_stopped_and_written_again(page: Any) -> None:
-    send(page, QUESTION)
-    expect(text_of(page)).not_to_be_empty()
-    page.get_by_role("button", name="Stop").click()
-    expect(answer(page)).to_contain_text("Stopped.")
-    expect(page.locator("#announce")).to_have_text("The answer was stopped.")
-    stopped = stored(page)["messages"][1]
-    assert stopped["state"] == "stopped"
-    assert stopped["content"]
-    set_options(page, **SHORT)
-    answer(page).get_by_role("button", name="Retry").click()
-    expect(answer(page)).to_contain_text("24 tokens")
-    messages = stored(page)["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant"]
-    start = min(len(stopped["content"]), len(messages[1]["content"]))
-    assert messages[1]["content"][:start] == stopped["content"][:start]
-
-
 def test_editing_a_message_replaces_what_follows_it(page: Any) -> None:
     set_options(page, max_tokens=8)
     for text in ("One", "Two"):

@@ -86,24 +86,6 @@ def test_a_storage_that_is_full_is_reported_and_nothing_is_lost(page: Any, slot:
     expect(answer(page)).to_contain_text("This is.")
 
 
-def test_200_answers_in_a_conversation(page: Any, slot: ScriptedSlot) -> None:
-    shown(page, slot, "The first.")
-    text = "**Bold** text.\n\n- one\n- two\n\n```js\nlet x = 1;\n```\n\n" * 8
-    conversation = stored(page)
-    conversation["messages"] += 199 * [
-        {"role": "user", "content": "Question"},
-        {"role": "assistant", "content": text, "runs": [[50, "d"]], "state": "done"},
-    ]
-    page.evaluate(
-        "it => localStorage['duo:conversation:' + sessionStorage['duo:current']] = JSON.stringify(it)", conversation
-    )
-    page.reload()
-    expect(page.get_by_label("Answer", exact=True)).to_have_count(200)
-    assert shown(page, slot, "The last.").inner_text() == "The last."
-    expect(text_of(page)).to_be_in_viewport()
-    assert len(slot.requests[-1].prompt) > 50_000
-
-
 def test_reasoning_and_tool_calls(page: Any, slot: ScriptedSlot) -> None:
     chunks = [
         {"delta": {"reasoning_content": "Let me **think**."}},

@@ -61,8 +61,9 @@ def test_a_back_joins_and_is_killed_while_text_streams(
         expect(row).to_have_count(0)
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     goes_on(page)
-    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Stop").click()
     expect(answer(page)).to_contain_text("Stopped.")
+    expect(page.locator("#announce")).to_have_text("The answer was stopped.")
     expect(page.locator("#queue")).to_contain_text("0 running")
     for name in ("rate", "ratio"):
         expect(page.locator(f"#{name}")).to_have_text("–")

@@ -3,23 +3,18 @@
 Logprobs are compared as they are: two floats are equal only if all their bits are.
 """
 
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from duo.config import SamplingConfig
-from duo.errors import DecodeError
 from duo.llama.library import quantize
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
-from tests.fakes import Eager, FakeContext
+from tests.fakes import Eager
 from tests.process.llama.test_exact import FILE_TYPES
 from tests.prompts import PROMPTS
-from tests.proof.pair import N_CTX, ONE, TWO, Before, Pair, opened, policies
+from tests.proof.pair import N_CTX, ONE, TWO, Pair, opened, policies
 from tests.unit.engine.helpers import until
 
 N = 24
@@ -90,35 +85,3 @@ def test_the_text_is_the_same_where_the_draft_certainly_takes_part(pair: Pair, n
         n_hits += found.branches.hits if found.branches is not None else 0
     assert 0 < n_accepted < n_verified, "some were accepted and some rejected"
     assert (n_hits > 0) is (name == "outcomes prepared")
-
-
-def dies_at(n: int) -> Callable[[], None]:
-    decodes = count()
-
-    def check() -> None:
-        if next(decodes) >= n:
-            raise DecodeError(f"dead after {n} decodes")
-
-    return check
-
-
-@Q8_0
-def test_the_text_is_the_same_with_any_draft(pair: Pair) -> None:
-    """Another number of candidates, the real policies, drafts that are useless, and drafts that fail."""
-    plain, dice = pair.begin(PROMPTS["code"]), random.Random(1)
-
-    def fake(choose: Callable[[Sequence[int]], int]) -> FakeContext:
-        return FakeContext(choose, n_ctx=N_CTX, n_batch=512, n_vocab=pair.model.n_vocab)
-
-    for name, draft, policy, error in (
-        ("one candidate", pair.draft, Eager(1, 2), None),
-        ("four candidates", pair.draft, Eager(4, 8, Schedule.SYNC), None),
-        ("the concurrent policy", pair.draft, Policy(16, 32, (Schedule.ASYNC,)), None),
-        ("the sequential policy", pair.draft, Policy(16, 32, (Schedule.SYNC,)), None),
-        ("random", fake(lambda _: dice.randrange(pair.model.n_vocab)), Eager(16, 32), None),
-        ("constant", fake(lambda _: 7), Eager(16, 32, Schedule.SYNC), None),
-        ("fails at once", Before(pair.draft, dies_at(0)), Eager(16, 32), "dead after 0 decodes"),
-        ("fails later", Before(pair.draft, dies_at(9)), Eager(16, 32, Schedule.SYNC), "dead after 9 decodes"),
-    ):
-        assert pair.write(draft, policy) == plain, name
-        assert pair.metrics.draft_error == error, name

@@ -4,15 +4,17 @@ import json
 import re
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
 
 import pytest
 
 from duo.llama.library import supports_rpc
 from tests.command import SLOW_TARGET, Argument, duo, gated_target, models
-from tests.relay import Relay
 from tests.serving import LeadProcess, RpcServer, Served, free_port
 from tests.unit.cli import runner
 
@@ -72,6 +74,42 @@ def test_the_text_is_the_same_wherever_the_models_are(
 
 
 # Servers that fail
+
+
+class Relay(ThreadingTCPServer):
+    """Passes on everything, and acts once: when the clients have sent `n_bytes` to the server at `port`."""
+
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, port: int, n_bytes: int, act: Callable[[], object]) -> None:
+        super().__init__(("127.0.0.1", 0), BaseRequestHandler)
+        self.name = "{}:{}".format(*self.server_address)
+        self._port, self._n_left, self._act, self._lock = port, n_bytes, act, threading.Lock()
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+    def finish_request(self, request: Any, client_address: object) -> None:
+        with suppress(OSError), closing(socket.create_connection(("127.0.0.1", self._port))) as server:
+            threading.Thread(target=self._pump, args=(server, request), daemon=True).start()
+            self._pump(request, server, counted=True)
+
+    def _pump(self, source: socket.socket, sink: socket.socket, *, counted: bool = False) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                with self._lock:
+                    due = counted and 0 < self._n_left <= len(data)
+                    self._n_left -= counted * len(data)
+                if due:
+                    self._act()
+                sink.sendall(data)
+        for end in (source, sink):  # or what a peer still sends would be waited for
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def run_with_failure(options: list[Argument], phase: str, number: signal.Signals, n_decodes: int) -> tuple[Served, str]:
