@@ -22,7 +22,6 @@ Only the ratios of the bandwidths matter, because rates are compared, not report
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 from duo.spec.forecast import overlapped, taking_turns
 
@@ -73,13 +72,6 @@ class Layout:
     used: tuple[int, ...]  # bytes used in each room, overhead included
 
 
-class Placement(NamedTuple):
-    """The placement of both models."""
-
-    target: Layout
-    draft: Layout
-
-
 def place(
     target: Footprint,
     draft: Footprint,
@@ -87,7 +79,7 @@ def place(
     draft_rooms: Sequence[Room],
     target_layers: int | None = None,
     draft_layers: int | None = None,
-) -> Placement:
+) -> tuple[Layout, Layout]:
     """Place both models: see above. `target_layers`, `draft_layers`: required n_gpu_layers, as for fill()."""
     free = _free([*target_rooms, *draft_rooms])
     ways = []
@@ -95,13 +87,13 @@ def place(
         first = fill(draft, draft_rooms, draft_layers, {room.name: free[room.name] for room in rooms})
         left = _less(free, draft_rooms, first)
         untouched = {name: size for name, size in left.items() if size == free[name]}
-        ways += [Placement(fill(target, target_rooms, target_layers, room), first) for room in (left, untouched)]
+        ways += [(fill(target, target_rooms, target_layers, room), first) for room in (left, untouched)]
     first = fill(target, target_rooms, target_layers, free)
-    ways.append(Placement(first, fill(draft, draft_rooms, draft_layers, _less(free, target_rooms, first))))
+    ways.append((first, fill(draft, draft_rooms, draft_layers, _less(free, target_rooms, first))))
 
-    def merit(way: Placement) -> tuple[int, float]:
-        left = _less(_less(free, target_rooms, way.target), draft_rooms, way.draft)
-        rate = _rate(_seconds(target, target_rooms, way.target), _seconds(draft, draft_rooms, way.draft))
+    def merit(way: tuple[Layout, Layout]) -> tuple[int, float]:
+        left = _less(_less(free, target_rooms, way[0]), draft_rooms, way[1])
+        rate = _rate(_seconds(target, target_rooms, way[0]), _seconds(draft, draft_rooms, way[1]))
         return sum(min(size, 0) for size in left.values()), rate
 
     return max(ways, key=merit)

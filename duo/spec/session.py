@@ -1,17 +1,8 @@
 """Session: the accepted tokens, and the chain of candidates after them; two threads may share it (engine/queue.py)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from duo.spec.types import Guess, Outcome
-
-
-class Contradiction(NamedTuple):
-    """The target's token differs from the draft's."""
-
-    position: int  # of the draft's token, among those that the step adds
-    rank: int  # of the target's among the draft's alternatives; -1: it is none of them
-    prepared: bool  # whether the draft has continued this outcome
 
 
 class Session:
@@ -41,7 +32,9 @@ class Session:
         self._late: list[tuple[float, bool]] = []
         self._prepared: dict[Outcome, list[Guess]] = {}  # the tokens that continue each outcome
         self.came_true: Outcome | None = None  # the outcome that began this epoch; None: it began for another reason
-        self.contradictions: list[Contradiction] = []  # of the last commit, where the draft had alternatives
+        # Of the last commit, where the draft had alternatives: the position of its wrong token in the step, the rank of
+        # the right one among these (-1: none of them), and whether the draft has continued this outcome.
+        self.contradictions: list[tuple[int, int, bool]] = []
 
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int | None = None) -> bool:
         """Take a drafted token for `position`. False if the draft's chain is wrong and must be reconciled.
@@ -129,7 +122,7 @@ class Session:
                 self.pending = self._prepared.get(outcome, [])
                 if alternatives := guess.alternatives:
                     rank = alternatives.index(token) if token in alternatives else -1
-                    self.contradictions.append(Contradiction(i, rank, bool(self.pending)))
+                    self.contradictions.append((i, rank, bool(self.pending)))
                 self._begin_epoch(outcome)
                 self.settled = len(self.accepted)
         n = len(self.accepted)

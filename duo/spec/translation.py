@@ -56,14 +56,6 @@ class Offered(NamedTuple):
     confidence: float
 
 
-class TranslatedUpdate(NamedTuple):
-    """What the draft must know: the last `n_replaced` tokens told to it are replaced, and `tokens` follow."""
-
-    n_replaced: int
-    tokens: list[int]
-    is_open: bool  # the last of these ends within a word, or may do so, where the target's tokens were another
-
-
 class Translator:
     """Translates one text. Mirrors the draft's tokens: what it was told, and what it has drafted since."""
 
@@ -82,7 +74,7 @@ class Translator:
         self._end = sys.maxsize  # index of the first of its own that ends the text, if there is one
         self._n_told = 0  # of _tokens
         self._n_kept = 0  # of those told, how many are unchanged
-        self._is_open = False  # see TranslatedUpdate
+        self._is_open = False  # see tell()
         self._origin = 0  # from where the drafted text is tokenised for the target
         self._latest: list[Offered] = []  # the target tokens of the drafted text that is not accepted
         self._previous: list[Offered] = []  # the same, one drafted token earlier
@@ -122,12 +114,15 @@ class Translator:
             kept = [one for one in self._previous if one.start >= len(self._text)]
             self._previous = self._translate(len(self._tokens) - 1) if differs else kept
 
-    def tell(self) -> TranslatedUpdate:
-        """What the draft must know after accept()."""
+    def tell(self) -> tuple[int, list[int], bool]:
+        """After accept(): how many of the last tokens told are replaced, what follows, and whether that ends in a word.
+
+        It may do so where the target's tokens are another.
+        """
         n_settled = self._n_settled
         told = [one.token for one in self._tokens[self._n_kept : n_settled]]
         is_open = self._is_open and n_settled == len(self._tokens)
-        update = TranslatedUpdate(self._n_told - self._n_kept, self._prompt + told, is_open)
+        update = self._n_told - self._n_kept, self._prompt + told, is_open
         self._n_told = self._n_kept = n_settled
         self._prompt, self._is_open = [], False
         return update

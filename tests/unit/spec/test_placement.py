@@ -109,9 +109,9 @@ def test_no_device_exceeds_its_room(
 ) -> None:
     size = {room.name: room.free_bytes for room in (*target_rooms, *draft_rooms)}
     target_rooms = [Room(room.name, size[room.name]) for room in target_rooms]
-    placement = place(target, draft, target_rooms, draft_rooms)
+    layouts = place(target, draft, target_rooms, draft_rooms)
     used = dict.fromkeys(size, 0)
-    for model, own, layout in ((target, target_rooms, placement.target), (draft, draft_rooms, placement.draft)):
+    for model, own, layout in ((target, target_rooms, layouts[0]), (draft, draft_rooms, layouts[1])):
         for room, n_bytes in zip(own, taken(model, layout.tensor_split), strict=True):
             used[room.name] += n_bytes
     assert all(n_bytes <= size[name] - MARGIN for name, n_bytes in used.items())

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.session import Contradiction, Session
+from duo.spec.session import Session
 from duo.spec.types import Guess, Outcome
 
 
@@ -130,7 +130,7 @@ def test_when_an_outcome_comes_true_its_tokens_are_the_candidates() -> None:
     made = prepared()
     assert made.commit([8], 2) == [(1.0, False)]
     assert (made.epoch, made.came_true, pending(made)) == (1, Outcome(1, 8), [3, 4])
-    assert made.contradictions == [Contradiction(0, 0, True)]
+    assert made.contradictions == [(0, 0, True)]
     assert made.prepare(0, Outcome(1, 8), 4, Guess(5, 0.5)), "its decode had begun before"
     assert made.offer(1, 5, Guess(6, 0.5))
     assert pending(made) == [3, 4, 5, 6]
@@ -141,7 +141,7 @@ def test_when_an_outcome_comes_true_its_tokens_are_the_candidates() -> None:
 def test_outcomes_that_cannot_come_true_are_dropped() -> None:
     made = prepared()
     made.commit([2], 2)
-    assert (made.pending, made.contradictions) == ([], [Contradiction(0, -1, False)])
+    assert (made.pending, made.contradictions) == ([], [(0, -1, False)])
     for outcome in (Outcome(1, 8), Outcome(2, 7)):
         assert not made.prepare(0, outcome, outcome.position + 1, Guess(1, 0.5)), outcome
     made = prepared()
