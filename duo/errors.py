@@ -1,7 +1,5 @@
 """Exceptions that duo raises deliberately. The message is the line that a user sees: what is wrong, then what to do."""
 
-from __future__ import annotations
-
 
 class DuoError(Exception):
     """Base of all of duo's own errors."""

@@ -1,7 +1,5 @@
 """Who writes the texts: duo's modes in one engine with shared contexts, and llama.cpp's programs as processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """What results record: hardware, versions, devices, models and options."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

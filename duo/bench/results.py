@@ -1,7 +1,5 @@
 """The samples of a benchmark, the rows computed from them, and their table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median

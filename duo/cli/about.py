@@ -1,7 +1,5 @@
 """What `duo` alone and `duo --version` print. It imports little, so that it is quick."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

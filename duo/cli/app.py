@@ -1,7 +1,5 @@
 """The command line: which command runs, and how it ends. What a command needs is imported when it is used."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

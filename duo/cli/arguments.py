@@ -1,7 +1,5 @@
 """Options are matched whole, those of llama.cpp are known, and for any other word what may have been meant is said."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import deque

@@ -1,7 +1,5 @@
 """A client of the chat API of OpenAI-compatible servers."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """A chat with a model in this process."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

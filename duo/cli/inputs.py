@@ -1,7 +1,5 @@
 """What options name: texts, files with texts, API keys and tokens."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """This installation, as `duo doctor` describes it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

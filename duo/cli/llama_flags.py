@@ -1,7 +1,5 @@
 """The flags of llama-cli, llama-completion and llama-server that duo does not have: llama_flags.txt as a table."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple

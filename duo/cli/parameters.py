@@ -1,7 +1,5 @@
 """Typer's parameters, from what configs say about their fields."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Container, Mapping

@@ -1,7 +1,5 @@
 """The problems of an installation, and the commands that fix them."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping

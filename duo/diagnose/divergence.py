@@ -1,7 +1,5 @@
 """Whether a draft changes the target's text: the same prompts with it and without."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What drafts, and the text itself, would bring a target: measurements and forecasts of `duo tune` without -md."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Sequence

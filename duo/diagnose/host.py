@@ -1,7 +1,5 @@
 """The hardware of this machine, whether or not llama.cpp can use it, and the bandwidth of its memory."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Machine files: what decodes cost on hardware that somebody has measured. See docs/benchmarking.md."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

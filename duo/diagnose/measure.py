@@ -1,7 +1,5 @@
 """Measures models on this machine: what decodes cost, the texts of a target, and how often a draft is right."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

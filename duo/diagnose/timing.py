@@ -1,7 +1,5 @@
 """Times of decodes: repeated, judged, and what a policy learns from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field

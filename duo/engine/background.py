@@ -1,7 +1,5 @@
 """Work on background threads, and queues for its results."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import deque

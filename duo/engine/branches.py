@@ -5,8 +5,6 @@ verification will return and drafts for each prediction, so that after a rejecti
 outcomes are sequences of the draft's KV cache, decoded in one batch with its chain.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

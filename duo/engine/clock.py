@@ -1,7 +1,5 @@
 """Clock: the time, and what waits for it. Benchmarks replace it with a virtual one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from threading import Condition, Lock, Thread

@@ -1,7 +1,5 @@
 """The contexts of a target and its draft: size, creation, and a warm-up for what their first decodes cost once."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

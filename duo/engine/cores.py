@@ -1,7 +1,5 @@
 """The cores that this process may use, and the number of threads of each model in each schedule."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,8 +1,6 @@
 """Decoder: the interface of duo.llama.Context that the engine uses. Cache: one whose tokens the next text may use."""
 
 # ruff: noqa: D102 - duo/llama/context.py describes the methods of a Decoder
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Sources: whatever proposes candidates. A draft is one that has a policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

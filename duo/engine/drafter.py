@@ -1,7 +1,5 @@
 """Drafter: drafts one token at a time, on whatever thread calls it. DraftThread: calls it beside the target."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass

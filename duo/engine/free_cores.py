@@ -4,8 +4,6 @@ The threads that compute a decode wait for each other hundreds of times in it. I
 all do, and a decode may take fifty times as long. One thread fewer costs little.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Generation: the target's loop for one text: candidates, decode, verify, roll back, commit."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """LocalDraft: a draft model in this process, concurrent with the target or sequential."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from functools import partial

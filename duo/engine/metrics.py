@@ -1,7 +1,5 @@
 """Metrics of one text: recorded by the threads that compute, and added up for all who read them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence

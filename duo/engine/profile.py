@@ -1,7 +1,5 @@
 """The profile of a pair: what earlier runs learned with the same models, devices and options."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A draft that runs beside the target: CandidateQueue, which both threads share, and QueuedDraft, which proposes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """RequestWriter: writes the texts of requests with the contexts of a slot, one at a time."""
 
-from __future__ import annotations
-
 import threading
 
 from duo.engine.cores import pin

@@ -1,7 +1,5 @@
 """Slot: the contexts of a target and its draft, and what belongs to them: threads, policy, lookup, profile."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """Records of one text, and its statistics: what a program gets, and what --json writes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """From tokens to text: whole characters, stop strings, and the end of a generation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A draft with another vocabulary: see duo/spec/translation.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """DraftClient: a draft that connects to a lead, usually on another machine."""
 
-from __future__ import annotations
-
 import logging
 import random
 import socket

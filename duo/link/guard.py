@@ -1,7 +1,5 @@
 """Guard: refuses requests from other web sites, to other host names (DNS rebinding), or without an API key."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 from collections.abc import Iterable, Sequence

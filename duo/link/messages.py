@@ -13,8 +13,6 @@
 `serial` identifies one Begin; messages about any other are stale. `epoch` is the Session's.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import suppress

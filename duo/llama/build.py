@@ -1,7 +1,5 @@
 """What can be told of llama.cpp's build without importing llama_cpp, which takes half a second and may fail."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

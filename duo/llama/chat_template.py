@@ -1,7 +1,5 @@
 """ChatTemplate: writes a conversation as a prompt, in the format that the model was trained with."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """Child: the command line of a process that runs a function of duo."""
 
-from __future__ import annotations
-
 import sys
 
 from duo.errors import BusyError

@@ -1,7 +1,5 @@
 """Context: one KV cache of one model, decoded by one thread at a time."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ RPC has no encryption and no authentication, and does not check its input. Use i
 client has full control over the server's process.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import socket

@@ -1,7 +1,5 @@
 """Grammar: constrains a text, in llama.cpp's GBNF (llama.cpp, grammars/README.md)."""
 
-from __future__ import annotations
-
 import functools
 import signal
 import subprocess

@@ -6,8 +6,6 @@ it has a limit for each call, and only the process ends. It has the model's voca
 one grammar after the other.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import logging

@@ -1,7 +1,5 @@
 """llama.cpp's start-up, log, build information, and quantisation of files."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import logging

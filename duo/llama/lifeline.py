@@ -4,8 +4,6 @@ llama.cpp aborts when an RPC server dies and blocks when one stalls. It cannot b
 process has to exit, but only once the text so far has been written.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Model: weights and vocabulary of one GGUF file."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The memory that a model needs, from its file's header: layers, their KV cache, compute buffers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Vocabulary: the tokens of a model file and its chat templates."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import threading

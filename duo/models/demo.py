@@ -1,7 +1,5 @@
 """The demo pair: a small model, with its own quantisation as the draft, for a first run without a model."""
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 import shutil

@@ -1,7 +1,5 @@
 """Files that may be drafts for a target: those that are given, and those in the caches of models."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Which small model drafts for which family of targets: those that share a vocabulary, as files on Hugging Face."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

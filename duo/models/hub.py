@@ -4,8 +4,6 @@ huggingface_hub downloads it into its cache, which llama.cpp shares. It reads HF
 shows progress bars on a terminal only.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

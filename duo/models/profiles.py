@@ -1,7 +1,5 @@
 """Profiles: measurements of a pair of models on this machine, stored in the user's config directory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

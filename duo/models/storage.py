@@ -1,7 +1,5 @@
 """Files of the user: duo's directories, atomic writes, and bounded reads of what somebody else may have written."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Download one wheel, from the package indexes that pip's settings name."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import html

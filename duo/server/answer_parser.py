@@ -1,7 +1,5 @@
 """AnswerParser: finds the reasoning, the content and the tool calls in the text of a chat's answer. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Annotated, NamedTuple

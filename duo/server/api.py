@@ -1,7 +1,5 @@
 """The bodies of requests: OpenAI's, with llama-server's additions. Pure. The configs check the numbers."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

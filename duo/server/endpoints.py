@@ -1,7 +1,5 @@
 """Endpoints: what is served under which path, except for the page, the events and the WebSocket of remote drafts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial

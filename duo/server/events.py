@@ -1,7 +1,5 @@
 """Events: what happens in the lead, as server-sent events for clients that watch it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator

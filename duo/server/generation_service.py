@@ -1,7 +1,5 @@
 """GenerationService: passes clients' requests to an engine, and its steps to the clients."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """The page: its static files, which need no key because they contain no secret."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from starlette.requests import Request

@@ -1,7 +1,5 @@
 """Receives the body of a request and parses it, within limits, and tells the client about misspelt names of fields."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 import re

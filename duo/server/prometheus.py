@@ -1,7 +1,5 @@
 """Prometheus metrics of the lead, with llama-server's names, and vLLM's for speculative decoding."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """ResponseFormatter: a text as the JSON of OpenAI's chats and completions, whole or in the chunks of a stream."""
 
-from __future__ import annotations
-
 import codecs
 import secrets
 import time

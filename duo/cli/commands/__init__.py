@@ -1,7 +1,5 @@
 """The commands, one file each: it reads its options, calls one module below `cli/` and prints the result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """`duo back`: a remote draft."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace

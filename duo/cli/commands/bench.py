@@ -1,7 +1,5 @@
 """`duo bench`: benchmarks plain decoding, duo's modes and llama.cpp's programs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`duo check`: whether the draft changes the text, on the user's own models."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`duo doctor`: this installation, its problems, and the commands that fix them; `duo --list-devices`."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import textwrap

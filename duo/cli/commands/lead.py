@@ -1,7 +1,5 @@
 """`duo lead`: an OpenAI-compatible server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from socket import gethostname

@@ -1,7 +1,5 @@
 """`duo plan`: predicts the speed with a draft from decode times, for any hardware."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`duo rpc-server`: the devices of this machine for models on other machines."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

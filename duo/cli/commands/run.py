@@ -1,7 +1,5 @@
 """`duo` without a subcommand: generates one text."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence

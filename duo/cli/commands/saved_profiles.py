@@ -1,7 +1,5 @@
 """`duo tune --list` and `--reset`: what was learned about pairs of models on this machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """`duo tune`: measures a pair on this machine and saves the result for later runs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The input line of `duo chat`."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import termios

@@ -1,7 +1,5 @@
 """A conversation on a terminal."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys
