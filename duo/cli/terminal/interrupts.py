@@ -5,6 +5,8 @@ interrupts_raise(), around a command, it raises KeyboardInterrupt, so that `with
 on_interrupt(), around what takes long, it stops that in order.
 """
 
+from __future__ import annotations
+
 import os
 import queue
 import signal
