@@ -133,11 +133,3 @@ def test_automatic_layers_leave_the_device_to_what_fits(demo_pair: tuple[Path, P
     automatic = run(demo_pair[0], TOO_MANY)
     assert automatic.status == 0, automatic.stderr
     assert re.search(r"target [12]?\d of 31", automatic.stderr), automatic.stderr
-
-
-def test_both_models_count(demo_pair: tuple[Path, Path], gpu: str) -> None:
-    free = "from duo.llama.devices import Device; Device.memory = property(lambda self: (300 * 2**20, 2**40))"
-    layers = ["-ngl", "31", "-ngld", "31"]
-    both = duo("-m", demo_pair[0], "-md", demo_pair[1], "-p", "a", "-n", "2", *layers, before=free)
-    assert both.status == 1
-    assert f"-ngl and -ngld: the layers need 0.3 GiB on {gpu}, and 0.3 GiB are free: " in both.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from duo.engine.engine import Engine
 from tests.command import ONE_EACH, Argument, Run, assert_refused, duo, models
-from tests.device.helpers import PROMPT, Layers, Patient, assert_as_alone, assert_as_on_cpu, compare, opened
+from tests.device.helpers import KINDS, PROMPT, Layers, Patient, assert_as_alone, assert_as_on_cpu, compare, opened
 
 LAYERS: tuple[Layers, ...] = (0, 1, 99, "auto")
 TEXT = ("-p", PROMPT, "-n", "12", "--ignore-eos", "--exact", "--lookup", "off", "--schedule", "sync", *ONE_EACH)
@@ -31,7 +31,7 @@ def test_the_text_is_the_same(
         slot = engine.slot
         assert slot.draft_model is not None
         assert [slot.target.places, slot.draft_model.places] == [places[layers], places[draft_layers]]
-        for kind in ("greedy", "sampled"):
+        for kind in KINDS:
             assert_as_on_cpu(cpu, engine, kind)
         found = compare(engine, Patient(), "sampled")
         assert_as_alone(engine, found)

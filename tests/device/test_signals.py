@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.command import Argument, duo
-from tests.gguf_files import tiny_llama
 from tests.serving import Served
 
 # Flash attention ends the process in Mesa 22.3.
@@ -43,11 +42,9 @@ def n_decodes(lines: list[str], *, after_stop: bool = False) -> int:
     return sum(line.startswith("decoding ") for line in lines[start:])
 
 
-def stopped(
-    *options: Argument, at: str, n: int = 1, number: signal.Signals = signal.SIGTERM, env: dict[str, str] | None = None
-) -> Served:
+def stopped(*options: Argument, at: str, n: int = 1, number: signal.Signals = signal.SIGTERM) -> Served:
     """A run that gets a signal at the n-th line of this form, and has ended."""
-    with Served(*options, before=TELL, env=env) as run:
+    with Served(*options, before=TELL) as run:
         run.wait_for(at, n)
         run.send(number)
         assert run.finish() == 128 + number
@@ -93,12 +90,3 @@ def test_a_signal_during_the_text_keeps_the_text_so_far(demo_pair: tuple[Path, P
     n_tokens = int(re.findall(r"^tokens: (\d+) ", run.lines[-1])[0])
     assert n_tokens < 500
     assert run.stdout == duo(*where, *COUNT, "-n", str(n_tokens)).stdout
-
-
-def test_a_signal_while_pipelines_are_compiled(gpu: str, tmp_path: Path) -> None:
-    """In the warm-up, with an empty cache of the driver's: no text begins, and no further size is decoded."""
-    env = {"MESA_SHADER_CACHE_DIR": str(tmp_path), "__GL_SHADER_DISK_CACHE_PATH": str(tmp_path)}
-    options = ("-dev", gpu, "-ngl", "99", "-fa", "off", "-t", "1", "-p", "the cat", "-n", "64", "--ignore-eos")
-    run = stopped("-m", tiny_llama(tmp_path / "tiny.gguf"), *options, at="^decoding ", env=env)
-    assert n_decodes(run.lines) <= 2, "one may have begun at this moment"
-    assert run.stdout.strip() == b""

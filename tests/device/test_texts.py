@@ -40,11 +40,6 @@ def engine(request: pytest.FixtureRequest, gpu: str, deep_pair: tuple[Path, Path
         yield engine
 
 
-def test_the_text_of_the_target_is_that_of_the_cpu(engine: Engine, cpu: Engine) -> None:
-    for kind in KINDS:
-        assert_as_on_cpu(cpu, engine, kind)
-
-
 def test_another_text_is_not_explained(cpu: Engine) -> None:
     """So that the comparison with the CPU can fail."""
     text, config = cpu.tokenize(PROMPT), config_of("greedy")

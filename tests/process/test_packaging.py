@@ -8,7 +8,6 @@ import venv
 import zipfile
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from duo.cli.installation import read_installation
 from duo.config import ModelConfig
 from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
-from tests.command import ROOT, Argument, Run, run
+from tests.command import ROOT, Argument, run
 from tests.gguf_files import tiny_llama
 
 
@@ -92,10 +91,6 @@ def print_environment() -> None:
     sys.stdout.write(json.dumps([sys.argv[1:], dict(os.environ)]))
 
 
-def test_without_a_call_it_is_duo() -> None:
-    assert run(sys.executable, START, "--version").text.startswith("duo ")
-
-
 # benchmarks/: that it runs; its figures are not tested
 
 
@@ -103,23 +98,12 @@ def test_without_a_call_it_is_duo() -> None:
 def test_a_scenario_runs(tmp_path: Path, scenario: str) -> None:
     slow = {"target_ms": {"1": 60, "8": 80}, "draft_ms": 20, "apart": True, "delay_ms": 5}
     (tmp_path / "FAR").write_text(json.dumps({"name": "two machines", "pairs": {"far": slow}}), encoding="utf-8")
-    done, document = benchmark(tmp_path, *scenario.replace("FAR", str(tmp_path / "FAR")).split())
-    assert done.status in (0, 1), done.stderr  # 1: a bar is missed
-    assert document["pairs"]["tiny"].get("complete", True)
-    assert "| " in done.text or "- " in done.text
-
-
-def test_a_scenario_without_the_programs_that_it_compares(tmp_path: Path) -> None:
-    done, _ = benchmark(tmp_path, "compare", "--peers", tmp_path)
-    assert done.status == 2
-    assert "has no llama-completion: build it with benchmarks/peers.sh" in done.stderr
-
-
-def benchmark(folder: Path, *words: Argument) -> tuple[Run, dict[str, Any]]:
-    """Run a scenario with a tiny model: what it has said and written."""
-    tiny = tiny_llama(folder / "tiny.gguf", seed=2, depth=0.02, chat_template="{{ messages[0].content }}")
-    prompt, report = folder / "prompt.txt", folder / "out.json"
+    tiny = tiny_llama(tmp_path / "tiny.gguf", seed=2, depth=0.02, chat_template="{{ messages[0].content }}")
+    prompt, report = tmp_path / "prompt.txt", tmp_path / "out.json"
     prompt.write_text("the cat sat on the mat\n", encoding="utf-8")
     options = ("--models", tiny, tiny, "--prompts", prompt, "--json", report)
+    words = scenario.replace("FAR", str(tmp_path / "FAR")).split()
     done = run(sys.executable, "-m", "benchmarks", *words, *options, cwd=ROOT)
-    return done, json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+    assert done.status in (0, 1), done.stderr  # 1: a bar is missed
+    assert json.loads(report.read_text(encoding="utf-8"))["pairs"]["tiny"].get("complete", True)
+    assert "| " in done.text or "- " in done.text

@@ -3,13 +3,163 @@
 Each case writes 10,000 short texts of known probability. tests/mutations.txt has verifiers that are wrong by a little.
 """
 
-from dataclasses import replace
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import pytest
 
-from duo.config import SamplingConfig
-from tests.proof.loop import Case, Stepped, p_value, write
-from tests.proof.model import DRAFTS
+from duo.config import SamplingConfig, StopConfig, ThreadConfig
+from duo.engine.decoder import Cache
+from duo.engine.draft import Draft, DraftRequest, TextSource
+from duo.engine.generation import Generation, Sources
+from duo.engine.local_draft import LocalDraft
+from duo.engine.metrics import Metrics
+from duo.engine.text import Ending
+from duo.spec.filters import Tokens
+from duo.spec.lookup import Lookup
+from duo.spec.policy import Policy, StepCost
+from duo.spec.sampling import Chain, Coupled, Guesser
+from duo.spec.schedule import Schedule
+from duo.spec.session import Session
+from duo.spec.types import Logits
+from duo.spec.verify import Matching, Proposer, Rejection, Verifier
+from tests.fakes import Eager, restless
+from tests.goodness import chi_square, chi_square_tail
+from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances
+from tests.unit.engine.helpers import Unthreaded
+
+PROMPT = [0, 0, 0]
+THREADS = ThreadConfig(target=1, target_batch=1, draft=(1,), concurrent=(1, 1))
+
+
+class Priced(Policy):
+    """The real policy with fixed costs at which drafting always pays."""
+
+    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+        seconds = self.priced_s(cost.n_candidates)
+        super().learn_step(n_tokens, replace(cost, decode_s=seconds, total_s=seconds))
+
+    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
+        super().learn_draft(n_tokens, 1e-6 * n_tokens, n_sequences)
+
+    @staticmethod
+    def priced_s(n_candidates: int) -> float:
+        return 1e-3 + 2e-5 * n_candidates**2
+
+
+class Stepped(Priced):
+    """One candidate costs as much as four: whether the first is worth it depends on those that follow."""
+
+    @staticmethod
+    def priced_s(n_candidates: int) -> float:
+        return 1.8e-3 if n_candidates else 1e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to write."""
+
+    verify: str  # coupled or rejection
+    draft: str  # of DRAFTS, or absent
+    schedule: str  # async, sync or restless
+    config: SamplingConfig
+    eager: bool = False  # verify whatever is ready, instead of what the policy finds best
+    threads: bool = False
+    n_sequences: int = 10_000
+    policy: type[Policy] = Priced
+    lookup: bool = False  # candidates from the text itself, too
+    branches: int = 0  # likely outcomes that the draft prepares
+
+    def __str__(self) -> str:
+        plain, ways = asdict(SamplingConfig()), ("eager", "threads", "lookup", "branches")
+        changed = {key: value for key, value in asdict(self.config).items() if key != "seed" and value != plain[key]}
+        return " ".join([self.verify, self.draft, self.schedule, *filter(self.__getattribute__, ways), str(changed)])
+
+
+class Looked(Chain):
+    """The same chain, which computes each of the model's few rows once: filters have other tests."""
+
+    found: dict[tuple[bytes, tuple[int, ...]], Tokens]
+
+    def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
+        found, key = self.found, (logits.tobytes(), tuple(recent))
+        if key not in found:
+            found[key] = super().__call__(logits, recent)
+        ids, left = found[key]
+        return ids, left.copy()
+
+
+def p_value(case: Case) -> float:
+    """The probability of the texts of a case, or of less likely ones, if they have the target's distribution."""
+    text, n_verified = write(case)
+    assert case.draft not in DRAFTS or n_verified > len(text) / 20, f"{n_verified} candidates verified: {case}"
+    expected = chances(case.config)
+    tokens = np.array(text[: len(text) // LENGTH * LENGTH]).reshape(-1, LENGTH)
+    before = np.concatenate(([PROMPT[-1]], tokens[:-1, -1]))
+    index = (tokens * N_VOCAB ** np.arange(LENGTH - 1, -1, -1)).sum(axis=1)
+    counts = np.zeros((N_VOCAB, len(SEQUENCES)), np.int64)
+    np.add.at(counts, (before, index), 1)
+    if (expected == expected[0]).all():  # what was before makes no difference
+        return chi_square(counts.sum(axis=0), expected[0])
+    # Fisher's method for independent tests: -2 log p is a chi-square number of two degrees of freedom.
+    parts = [chi_square(counts[i], expected[i]) for i in range(N_VOCAB) if counts[i].sum() > 1000]
+    return chi_square_tail(-2 * sum(np.log(max(p, 1e-300)) for p in parts), 2 * len(parts))
+
+
+def write(case: Case) -> tuple[list[int], int]:
+    """The text that a case writes, and the number of candidates that were verified."""
+    config, n_tokens, is_rejection = case.config, LENGTH * case.n_sequences, case.verify == "rejection"
+    coupled = Coupled(config, n_alternatives=3 if case.branches else 0)
+    verifier: Verifier = Rejection(config) if is_rejection else Matching(coupled)
+    guesser: Guesser = Proposer(config) if is_rejection else coupled
+    for chooser in (verifier, guesser, *vars(verifier).values()):
+        if isinstance(chain := getattr(chooser, "_chain", None), Chain):
+            chain.__class__ = Looked
+            vars(chain)["found"] = {}
+    ending = Ending(StopConfig(n_tokens), lambda _: b"", lambda _: False)
+    target, policy, metrics = TableContext(TARGET), make_policy(case), Metrics()
+    session = Session(PROMPT, N_VOCAB, judges_all=not is_rejection)
+    request = DraftRequest(session, ending, metrics, guesser, config, mode=case.verify)
+    local: LocalDraft | None = None
+    if case.draft in DRAFTS:
+        cache = Cache(TableContext(DRAFTS[case.draft], case.branches))
+        local = (LocalDraft if case.threads else Unthreaded)(cache, policy)
+    if isinstance(local, Unthreaded):
+        drafting, dice = local, random.Random(5)
+
+        def draft_some() -> None:
+            for _ in range(dice.randrange(4)):
+                if policy.schedule is Schedule.ASYNC and drafting.queue._allows():
+                    drafting.drafter.step()
+
+        target.during = draft_some
+    alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
+    others = (TextSource(Lookup(), 4),) if case.lookup else ()
+    sources = Sources(local, others=others, alone=Draft(alone))
+    tokens: list[int] = []
+    Generation(target, request, verifier, THREADS, sources).run(
+        lambda step: tokens.extend(step.tokens), threading.Event()
+    )
+    assert metrics.draft_error is None
+    statistics = metrics.statistics()
+    branches = statistics.draft and statistics.draft.branches
+    assert bool(branches) == (case.branches > 0 and not is_rejection)
+    # With threads, what the draft has time for depends on the machine.
+    assert not branches or case.threads or branches.hits > n_tokens / 100, "too few to see a bias"
+    assert statistics.lookup or not case.lookup or local
+    return tokens, sum(step.n_candidates for step in metrics.steps)
+
+
+def make_policy(case: Case) -> Policy:
+    if case.schedule == "restless":
+        return restless(case.config.seed)
+    if case.eager:
+        return Eager(4, 6, Schedule(case.schedule))
+    return case.policy(4, 6, (Schedule(case.schedule),), branches=case.branches)
+
 
 FALSE_ALARMS = 0.001  # probability that any of CASES fails by chance
 

@@ -2,18 +2,14 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.command import ONE_EACH
 from tests.serving import LeadProcess, wait_until
-from tests.unit.cli import runner
 
 PARIS = "The capital of France is"
-ADDITION = "What is 2+2? Answer with a number."
 FRUIT = "Name a fruit."
 
 
@@ -22,12 +18,6 @@ def answer(lead: LeadProcess, *said: str, **more: Any) -> tuple[str, dict[str, A
     messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
     found = lead.post("/v1/chat/completions", messages=messages, **{"max_tokens": 24} | more).json()
     return found["choices"][0]["message"]["content"], found["usage"]
-
-
-def test_a_chat_is_answered_as_by_the_command(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
-    run = runner.duo("-m", demo_pair[0], "--chat", "-p", ADDITION, "-n", "24", "--exact", *ONE_EACH)
-    assert "4" in run.text
-    assert answer(lead, ADDITION)[0] == run.text
 
 
 def test_a_second_turn_is_read_from_the_cache(lead: LeadProcess) -> None:
