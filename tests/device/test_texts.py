@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from duo.engine.engine import Engine
@@ -18,8 +17,6 @@ from tests.device.helpers import (
     assert_as_alone,
     assert_as_on_cpu,
     compare,
-    config_of,
-    explained,
     has_equal_rows,
     let_branches_grow,
     opened,
@@ -38,18 +35,6 @@ def engine(request: pytest.FixtureRequest, gpu: str, deep_pair: tuple[Path, Path
         assert slot.draft_model is not None
         assert [slot.target.places, slot.draft_model.places] == [{gpu} if n else {"CPU"} for n in layers]
         yield engine
-
-
-def test_another_text_is_not_explained(cpu: Engine) -> None:
-    """So that the comparison with the CPU can fail."""
-    text, config = cpu.tokenize(PROMPT), config_of("greedy")
-    row = np.zeros(cpu.slot.target.n_vocab, np.float32)
-    row[:4] = (9, 8.99, 3, 1)
-    other = row.copy()
-    other[1] = 9.01
-    assert explained(cpu.slot, [row, other], text, [0, 1], config)
-    assert not explained(cpu.slot, [row, other], text, [0, 2], config)
-    assert not explained(cpu.slot, [row, 2 * other], text, [0, 1], config)
 
 
 def test_batches_of_few_rows_are_bit_equal_on_a_software_device(engine: Engine) -> None:

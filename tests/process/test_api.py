@@ -82,9 +82,10 @@ with duo.load(*sys.argv[1:], schedule="async", n_threads=1, draft_n_threads=1, *
         assert state() == before
     assert llm.statistics.draft is not None
     assert llm.generate("a", grammar='root ::= "b"').text == "b"
-    for grammar in (" ", "nonsense"):
+    assert llm.generate("a", json_schema='{"const": "bed"}').text == '"bed"'
+    for wrong in ({"grammar": " "}, {"grammar": "nonsense"}, {"json_schema": '{"type": 5}'}):
         try:
-            llm.generate("a", grammar=grammar)
+            llm.generate("a", **wrong)
         except duo.UsageError:
             pass
 assert state() == before
