@@ -129,18 +129,11 @@ def assert_as_on_cpu(
     assert n_same < min(map(len, texts)), (texts, "one text ends before the other")
     text = [*tokens, *texts[0][:n_same]]
     rows = [engine.call(lambda slot: _row(slot, len(tokens), text)) for engine in (cpu, device)]
-    assert explained(cpu.slot, rows, text, [found[n_same] for found in texts], config), (texts, n_same)
-
-
-def explained(
-    slot: Slot, rows: Sequence[Logits], text: Sequence[int], chosen: Sequence[int], config: GenerationConfig
-) -> bool:
-    """Whether two targets' logits after `text` explain different tokens: both choose as they say, and they are near."""
-    if np.abs(rows[0] - rows[1]).max() > 0.05 * rows[0].std():
-        return False
-    _, guesser = choosing(slot.target, config)
+    assert np.abs(rows[0] - rows[1]).max() <= 0.05 * rows[0].std(), (texts, n_same)
+    _, guesser = choosing(cpu.slot.target, config)
     recent = text[-guesser.n_recent :] if guesser.n_recent else ()
-    return [guesser.judge(row.copy(), len(text), recent).token for row in rows] == list(chosen)
+    chosen = [guesser.judge(row.copy(), len(text), recent).token for row in rows]
+    assert chosen == [found[n_same] for found in texts], (texts, n_same, "they do not choose as their logits say")
 
 
 def has_equal_rows(slot: Slot) -> bool:

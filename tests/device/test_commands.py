@@ -4,7 +4,6 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,19 +23,12 @@ HIDING = {
 }
 
 
-def described(env: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:
-    """The exit status and the description of this installation."""
-    run = duo("doctor", "--json", env=env)
-    document: dict[str, Any] = json.loads(run.text)
-    return run.status, document
-
-
 def backend(gpu: str) -> str:
     return gpu.rstrip("0123456789")
 
 
 def test_the_device_is_shown_and_nothing_is_hidden(gpu: str) -> None:
-    _, document = described()
+    document = json.loads(duo("doctor", "--json").text)
     assert gpu in [device["name"] for device in document["build"]["devices"]]
     assert backend(gpu) in document["build"]["gpu_backends"]
     assert document["hidden"] is None
@@ -45,8 +37,9 @@ def test_the_device_is_shown_and_nothing_is_hidden(gpu: str) -> None:
 
 def test_the_variable_that_hides_the_device_is_found(gpu: str) -> None:
     name, value = HIDING[backend(gpu)]
-    status, document = described({name: value})
-    assert status == 1
+    run = duo("doctor", "--json", env={name: value})
+    assert run.status == 1
+    document = json.loads(run.text)
     assert document["environment"][name] == value
     (problem,) = [problem for problem in document["problems"] if problem["name"] == "hidden"]
     assert f"but finds no GPU: {name}={value} hides {gpu}, " in problem["what"]
