@@ -105,9 +105,6 @@ def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
     assert ends.seconds == pytest.approx(200 * 0.55 + 0.1 + 199 * 0.15)
 
 
-# The policy on them
-
-
 # Outcomes prepared
 
 

@@ -13,7 +13,7 @@ from duo.diagnose import measure
 from duo.diagnose.draft_comparison import DraftComparison, DraftFigures, replay_lookup
 from duo.diagnose.measure import SIZES, Meter
 from duo.diagnose.timing import Measurements
-from duo.errors import ModelError, PromptError
+from duo.errors import ModelError
 from duo.llama.model import Model
 from duo.spec.schedule import Schedule
 from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
@@ -76,9 +76,9 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def compared(target: Path, prompt: list[int] | None = None) -> Iterator[DraftComparison]:
+def compared(target: Path) -> Iterator[DraftComparison]:
     with closing(Model(ModelConfig(target))) as model:
-        prompts = [model.tokenize("the cat"), model.tokenize("a dog ran on the mat") if prompt is None else prompt]
+        prompts = [model.tokenize("the cat"), model.tokenize("a dog ran on the mat")]
         more = (lambda *_: None, threading.Event(), lambda _: None)
         with closing(DraftComparison(model, EngineConfig(n_threads=1), prompts, 12, *more)) as comparison:
             yield comparison
@@ -109,13 +109,3 @@ def test_a_hybrid_target_verifies_no_more_than_it_can_roll_back(tmp_path: Path) 
     with compared(tiny_hybrid(tmp_path / "target.gguf")) as comparison:
         assert comparison.n_max < 16
         assert measured(comparison, tiny_llama(tmp_path / "draft.gguf")).rates[Schedule.OFF] == pytest.approx(10)
-
-
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
-    tiny, recurrent = tiny_llama(tmp_path / "tiny.gguf"), tiny_mamba(tmp_path / "recurrent.gguf")
-    said = r"recurrent\.gguf: it cannot roll back its cache, so nothing"
-    with pytest.raises(ModelError, match=said), compared(recurrent):
-        pass
-    for prompt, said in (([], "no tokens"), ([3] * 501, "exceed")):
-        with pytest.raises(PromptError, match=said), compared(tiny, prompt=prompt):
-            pass

@@ -75,10 +75,3 @@ def test_a_wrong_field_is_named(path: Path, wrong: dict[str, Any], message: str)
     assert str(raised.value).startswith(f"{path}: not a machine file: ")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_file_that_cannot_be_read(path: Path) -> None:
-    with pytest.raises(UsageError, match=r"machine\.json: No such file or directory$"):
-        read_pair(f"{path}:card")
-    with pytest.raises(UsageError, match=r"Is a directory$"):
-        read_pair(str(path.parent))

@@ -64,11 +64,6 @@ def test_tensors_that_are_absent_or_of_integers_and_a_vocabulary_without_tokens(
     ]
 
 
-def test_a_later_part_of_a_split_model(path: Path) -> None:
-    parts = ModelConfig(tiny_llama(path, max_tensors=3)).shards
-    assert refusal(Writable.read(parts[1]), path).startswith("name the first file of a split model")
-
-
 def test_what_is_allowed(path: Path) -> None:
     for make in (tiny_mamba, tiny_hybrid, tiny_qwen35, partial(tiny_gemma, window=4)):
         check_head(Head(make(path)))

@@ -14,7 +14,6 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFValueType as Kind
 
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import ModelError
 from duo.llama.model import Model
 from duo.llama.model_size import ModelSize, model_size
 from tests.gguf_files import N_EMBD, N_FF, WORDS, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
@@ -107,17 +106,8 @@ def test_cache_widths_from_the_metadata(
     assert written(tmp_path, 1, block_count=2, embedding_length=64, **attention).cache_widths == widths
 
 
-def test_a_split_model_is_one_and_damaged_files_are_refused(tmp_path: Path, llama: ModelSize) -> None:
-    path = tiny_llama(tmp_path / "split.gguf", max_tensors=3)
-    assert size_of(path) == llama
-    ModelConfig(path).shards[1].unlink()
-    with pytest.raises(ModelError, match=r"00002-of-.*no such file"):
-        size_of(path)
-    head = tiny_llama(tmp_path / "whole.gguf").read_bytes()[:1000]
-    for content, said in ((b"", "not a GGUF file"), (b"no model", "not a GGUF file"), (head, "truncated or damaged")):
-        (tmp_path / "bad.gguf").write_bytes(content)
-        with pytest.raises(ModelError, match=f"bad.gguf: .*{said}"):
-            size_of(tmp_path / "bad.gguf")
+def test_a_split_model_is_one(tmp_path: Path, llama: ModelSize) -> None:
+    assert size_of(tiny_llama(tmp_path / "split.gguf", max_tensors=3)) == llama
 
 
 # Published models, in MiB, as others have loaded them
