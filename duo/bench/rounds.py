@@ -1,7 +1,5 @@
 """Contestants, and the rounds with a prompt in which all run: slowdowns of the machine affect all of them."""
 
-from __future__ import annotations
-
 import random
 import re
 import tempfile
@@ -83,7 +81,7 @@ class Run:
     figures: Mapping[str, float | None] = field(default_factory=dict)  # what else is known, by name
 
     @classmethod
-    def of(cls, text: str, statistics: Mapping[str, Any], **more: float | None) -> Run:
+    def of(cls, text: str, statistics: Mapping[str, Any], **more: float | None) -> "Run":
         """A run of duo with at least two tokens; `statistics` has the form of the --json report."""
         generation, draft = statistics["generation"], statistics["draft"] or {}
         sources = [source for source in (draft, statistics.get("lookup")) if source]

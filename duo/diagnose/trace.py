@@ -1,7 +1,5 @@
 """The trace of a run: what both models did when, in Chrome's JSON Array Format, which Perfetto can open."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import deque
@@ -37,7 +35,7 @@ class TraceFile:
         named = (_event("M", "thread_name", number, args={"name": lane}) for lane, number in LANES.items())
         self._put(b"[" + first + b"".join(named))
 
-    def __enter__(self) -> TraceFile:
+    def __enter__(self) -> "TraceFile":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -64,15 +64,12 @@ class TextSource(Source):
     n_most: int
 
     def begin(self, request: DraftRequest) -> None:
-        """See Source."""
         self.lookup.begin(request.session.accepted)
 
     def propose(self) -> Proposal:
-        """See Source."""
         return self.lookup.propose(self.n_most)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002
-        """See Source."""
         self.lookup.extend(tokens)
 
 
@@ -97,7 +94,6 @@ class Draft(Source):
         return self.threads.target
 
     def begin(self, request: DraftRequest) -> None:
-        """See Source."""
         self._session = request.session
         if self.policy is not None:
             self.policy.begin(len(self._session.accepted), request.ending.n_room, request.mode)

@@ -42,7 +42,6 @@ class LocalDraft(QueuedDraft):
 
     @property
     def n_target_threads(self) -> int:
-        """See Draft."""
         return self.threads.target if self._thread is None else self._concurrent[0]
 
     def begin(self, request: DraftRequest) -> None:
@@ -74,7 +73,6 @@ class LocalDraft(QueuedDraft):
         return Drafter(context, side, guesser, context.n_vocab, metrics, text)
 
     def end(self) -> None:
-        """See Draft."""
         thread = self._thread
         self._stop_thread()
         if thread is not None and thread.error is not None:
@@ -84,7 +82,6 @@ class LocalDraft(QueuedDraft):
             self._drafter = None
 
     def interrupt(self) -> None:
-        """See Draft."""
         self._interrupted = True
         self._queue.close()
         self._context.abort()
@@ -104,7 +101,6 @@ class LocalDraft(QueuedDraft):
         return super().propose()
 
     def more(self, seconds: float) -> None:
-        """See Draft."""
         if self.policy.schedule is Schedule.ASYNC:
             super().more(seconds)
             return

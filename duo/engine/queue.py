@@ -132,7 +132,6 @@ class CandidateQueue:
             return self._is_open
 
     def begin(self) -> DraftUpdate:
-        """See TargetSide."""
         with self._changed:
             session, n_told = self._session, self._n_told
             self._n_told, self._may_prepare = len(session.accepted), False
@@ -227,25 +226,21 @@ class QueuedDraft(Draft):
             self._queue.allow(lookahead)
 
     def propose(self) -> Proposal:
-        """See Source."""
         if self.policy.schedule is Schedule.OFF:
             return Proposal()
         state = self._look()
         return Proposal(state.guesses, math.inf if self._in_vain else self._next_s(state))
 
     def more(self, seconds: float) -> None:
-        """See Draft."""
         now = self._now()
         if self._wait_ends is None:
             self._wait_ends = now + self._longest_wait_s
         self._in_vain = not self._queue.wait(self._n_proposed, min(seconds, self._wait_ends - now))
 
     def verifies(self, n: int) -> None:
-        """See Source."""
         self._queue.verifies(n)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
-        """See Source."""
         self._look()
         own = cost if cost is not None and cost.source is Origin.DRAFT else None
         scores, is_useless = self._queue.commit(tokens, own.n_candidates if own is not None else 0)

@@ -1,7 +1,5 @@
 """Streams: pass the steps of a generation to the calling thread or event loop."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,7 +38,7 @@ class Stream:
         """Wait for the next step. Raises the exception that ended the generation: see Engine.stream()."""
         return next(self._steps)
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> "Stream":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Listener: serves an ASGI application on a port, with limits on what a client can make uvicorn do."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -67,7 +65,6 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def connection_made(self, transport: Any) -> None:
-        """See BaseProtocol."""
         self.since = self.loop.time()
         transport.max_size = self._n_read  # asyncio's: what is read in one turn, before other connections have theirs
         transport.set_write_buffer_limits(high=0)  # pause_writing() as soon as the client does not read
@@ -75,17 +72,14 @@ class Connection(asyncio.Protocol):
         make_room(self.connections, self.config.limits.n_connections)
 
     def pause_writing(self) -> None:
-        """See BaseProtocol."""
         super().pause_writing()
         self._time_reader()
 
     def resume_writing(self) -> None:
-        """See BaseProtocol."""
         cancel(self._write_timer)
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See BaseProtocol."""
         cancel(self._request_timer, self._write_timer)
         super().connection_lost(exc)
 
@@ -110,11 +104,9 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
 
     @property
     def is_waiting(self) -> bool:
-        """See Connection."""
         return self._is_receiving or self.flow.write_paused
 
     def connection_made(self, transport: Any) -> None:
-        """See BaseProtocol."""
         super().connection_made(transport)
         self._time_request()
 
@@ -158,16 +150,13 @@ class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]
 
     @property
     def is_waiting(self) -> bool:
-        """See Connection."""
         return not self._is_admitted or self.close_sent or not self.writable.is_set()
 
     def connection_made(self, transport: Any) -> None:
-        """See BaseProtocol."""
         self.close_timeout = self.config.limits.hello_s
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """See Protocol."""
         super().data_received(data)
         if not self.handshake_initiated:  # uvicorn does not answer what websockets cannot parse
             self.transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -191,7 +180,6 @@ class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """See BaseProtocol."""
         super().resume_writing()
         if not self.read_paused:
             self.transport.resume_reading()
@@ -247,7 +235,7 @@ class Listener:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="duo-http")
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> "Listener":
         self._thread.start()
         return self
 

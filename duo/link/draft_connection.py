@@ -1,7 +1,5 @@
 """The WebSocket that remote drafts connect to: which may, and the lead's side of each connection."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging
@@ -124,7 +122,7 @@ async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
         log.info("draft %s disconnected", draft.name)
 
 
-async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> DraftConnection:
+async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> "DraftConnection":
     """Wait for the Hello, and answer it. Raises ConnectionRejected."""
     try:
         data = await asyncio.wait_for(socket.receive_bytes(), admission.hello_s)

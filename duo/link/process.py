@@ -1,7 +1,5 @@
 """DraftProcess: a remote draft in a separate process on this machine, restarted whenever it ends."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -79,7 +77,7 @@ class DraftProcess:
         self._thread = threading.Thread(target=self._run, name="duo-process")
         self._usage_error: str | None = None  # why it cannot run with these options
 
-    def __enter__(self) -> DraftProcess:
+    def __enter__(self) -> "DraftProcess":
         self._listener.__enter__()
         return self
 

@@ -1,7 +1,5 @@
 """RemoteDrafts: the remote drafts that are connected, and the choice of the one in use; the queue of each."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading
@@ -88,7 +86,7 @@ class RemoteDraft(QueuedDraft):
     _queue_type = RemoteQueue
     _longest_wait_s = 0.1  # it may be slow for unknown reasons
 
-    def __init__(self, drafts: RemoteDrafts, name: str, model: str, wake: Callable[[], object]) -> None:
+    def __init__(self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object]) -> None:
         """`wake` lets the connection look for a new order."""
         super().__init__(drafts.new_policy(model))
         self.name, self.model = name, model
@@ -110,7 +108,6 @@ class RemoteDraft(QueuedDraft):
         return not (late or self.has_stalled or self.is_unable)
 
     def begin(self, request: DraftRequest) -> None:
-        """See Draft."""
         super().begin(request)
         request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
         self._queue.open()
@@ -118,7 +115,6 @@ class RemoteDraft(QueuedDraft):
         self._drafts.calls.put(self._wake)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
-        """See Draft."""
         super().commit(tokens, cost)
         if cost is not None and cost.source is Origin.DRAFT:
             self.n_verified += cost.n_candidates
@@ -126,7 +122,6 @@ class RemoteDraft(QueuedDraft):
         self._drafts.calls.put(self._wake)
 
     def end(self) -> None:
-        """See Draft."""
         if self.current is not None:
             self._queue.close()
             self.current = None
@@ -135,7 +130,6 @@ class RemoteDraft(QueuedDraft):
                 self._drafts.learn(self.model, self.policy.state())
 
     def interrupt(self) -> None:
-        """See Draft."""
         self._queue.close()
 
     def _learn_drafted(self, drafted: Drafted) -> None:

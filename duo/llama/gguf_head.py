@@ -4,8 +4,6 @@ check_head() refuses values on which llama.cpp would crash: it divides by them, 
 it asserts, which ends the process with one line: see duo.llama.lifeline.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import struct
@@ -132,7 +130,7 @@ class Head:
             return f"{kind}_{size[0]}"
         return "" if "unknown" in name else kind
 
-    def shares_vocabulary(self, other: Head) -> bool:
+    def shares_vocabulary(self, other: "Head") -> bool:
         """Whether one could draft for the other, as far as headers can tell."""
         return not (self.vocabulary().difference(other.vocabulary()) or text_difference(self.tokens, other.tokens))
 

@@ -1,7 +1,5 @@
 """Ownership of one C pointer."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,7 +23,7 @@ class Handle:
         self,
         pointer: Any,
         free: Callable[[Any], object],
-        parent: Handle | None = None,
+        parent: "Handle | None" = None,
         call: AbstractContextManager[None] | None = None,
     ) -> None:
         """`call`: surrounds each call that may use an RPC server; by default the parent's."""

@@ -1,7 +1,5 @@
 """Fits layers to the memory of the devices, where their number is not given."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,7 +52,7 @@ def fit(
     return target, drafts[0] if drafts else draft
 
 
-def _check_weights(models: Sequence[_Placed]) -> None:
+def _check_weights(models: Sequence["_Placed"]) -> None:
     """Raise MemoryLimitError if required layers do not fit: some drivers would use the host's memory, slowly."""
     required = [model for model in models if model.required_bytes]
     rooms = {room.name: room.free_bytes for model in required for room in model.rooms}

@@ -1,7 +1,5 @@
 """ApiError, and the responses to requests that fail, in OpenAI's format."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +30,7 @@ class ApiError(Exception):
         self.code = code
 
     @classmethod
-    def of(cls, error: BaseException) -> ApiError:
+    def of(cls, error: BaseException) -> "ApiError":
         """The response for an error of a request or of its text."""
         match error:
             case ApiError():

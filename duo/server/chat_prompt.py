@@ -1,7 +1,5 @@
 """The prompt of a chat, and the calls of tools that its answer may have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,10 +20,10 @@ class ChatPrompt:
 
     text: str
     thinks: bool | None
-    calls: Calls | None  # None: the answer has none
+    calls: "Calls | None"  # None: the answer has none
 
     @classmethod
-    def of(cls, body: ChatBody, engine: Engine) -> ChatPrompt:
+    def of(cls, body: ChatBody, engine: Engine) -> "ChatPrompt":
         """Raises ApiError if the chat is invalid, and PromptError if the model's template refuses it."""
         if not body.messages:
             raise ApiError(400, "messages must not be empty")
@@ -68,7 +66,7 @@ class Calls:
     is_parallel: bool = True  # there may be several
 
     @classmethod
-    def of(cls, body: ChatBody) -> Calls | None:
+    def of(cls, body: ChatBody) -> "Calls | None":
         """The calls that a request allows; None: none. Raises ApiError."""
         functions, choice = [tool.function for tool in body.tools or ()], body.tool_choice
         if not functions and choice not in (None, "auto", "none"):

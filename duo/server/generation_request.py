@@ -1,7 +1,5 @@
 """GenerationRequest: what a client asks for, made from the body of its request."""
 
-from __future__ import annotations
-
 import math
 import re
 import secrets
@@ -37,7 +35,7 @@ class GenerationRequest:
     @classmethod
     def of(
         cls, body: ChatBody | CompletionBody, engine: Engine, defaults: GenerationConfig, *, random_seed: bool
-    ) -> GenerationRequest:
+    ) -> "GenerationRequest":
         """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
         calls, thinks, shows_tags = None, None, False
         if isinstance(body, ChatBody):

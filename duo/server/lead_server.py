@@ -1,7 +1,5 @@
 """Lead: an OpenAI-compatible server for one engine, which remote drafts can connect to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
@@ -90,7 +88,7 @@ class Lead:
         if engine is not None:
             self.load(engine)
 
-    def __enter__(self) -> Lead:
+    def __enter__(self) -> "Lead":
         self._listener.__enter__()
         return self
 

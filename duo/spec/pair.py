@@ -1,7 +1,5 @@
 """PairModel: what is known about a target and its draft, and the rate of each schedule that follows from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -152,7 +150,7 @@ class PairModel:
         limits = (limit(costs.curve(self.n_max + 1), costs.draft_s or math.inf, 1.0) for costs in known)
         return max(limits, default=math.inf)
 
-    def learn_machine(self, machine: Machine) -> None:
+    def learn_machine(self, machine: "Machine") -> None:
         """Learn all times of `machine`, as often as it takes to leave no doubt."""
         for _ in range(_SURELY):
             for costs, target_s, draft_s in (

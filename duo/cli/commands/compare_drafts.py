@@ -1,7 +1,5 @@
 """`duo tune` without -md: which draft makes a target fastest on this machine."""
 
-from __future__ import annotations
-
 import shlex
 import threading
 from collections.abc import Callable, Sequence
@@ -41,7 +39,7 @@ class Found:
 
     target_ms: Sequence[float] = ()
     texts: Sequence[dict[str, int]] = ()
-    ranking: list[Row] = field(default_factory=list)
+    ranking: list["Row"] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
 
     def skip(self, path: Path, error: DuoError) -> None:
@@ -72,7 +70,7 @@ class Row:
     accepted: int | None = None
 
     @classmethod
-    def of(cls, path: Path, n_bytes: int, draft: DraftFigures) -> Row:
+    def of(cls, path: Path, n_bytes: int, draft: DraftFigures) -> "Row":
         """That of a draft."""
         rates, costs = draft.rates, draft.policy.concurrent
         best = fastest(rates)

@@ -1,7 +1,5 @@
 """`duo list`: the models in the caches, and which can draft for which."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Listed:
         """The name of the group: A, B …"""
         return chr(ord("A") + self.group)
 
-    def can_draft_for(self, target: Listed) -> bool:
+    def can_draft_for(self, target: "Listed") -> bool:
         """Whether this is a draft for `target` without translation."""
         return (
             self.group == target.group

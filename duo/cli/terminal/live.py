@@ -1,7 +1,5 @@
 """--live: a status below the generated text while it is written."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -50,7 +48,7 @@ class Live:
         self._due = 0.0
         self._drawn = 0.0
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> "Live":
         """Begin, at the start of a line."""
         return self
 

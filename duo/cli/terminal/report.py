@@ -1,7 +1,5 @@
 """The report of a run: at most five lines, or with -v all statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +43,7 @@ class RunStatistics:
     is_draft_larger: bool = False  # than the target
 
     @classmethod
-    def of(cls, slot: Slot, stream: Stream) -> RunStatistics:
+    def of(cls, slot: Slot, stream: Stream) -> "RunStatistics":
         """Those of a text that `slot` has just written."""
         cores, draft = slot.cores, slot.draft_model
         policy = stream.request.metrics.policy or (slot.policy if slot.draft is not None else None)
