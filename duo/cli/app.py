@@ -62,6 +62,7 @@ def duo(context: typer.Context, options: Any) -> None:
             raise UsageError(f"options of `duo {command}` must follow `{command}`")
     elif options.version:
         show_versions(verbose=options.verbose)
+        sys.stdout.flush()
     elif options.list_devices:
         _finish("doctor.show_devices", options)
     elif not show():

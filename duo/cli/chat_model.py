@@ -16,7 +16,7 @@ from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.errors import PromptError
 from duo.spec.types import common_prefix
 
-_MOST_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
+_MAX_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
 
 
 class LocalModel:
@@ -75,7 +75,7 @@ class LocalModel:
             return tokens
         rest = text[len(self._text) :].encode()
         n_bytes, first = 0, len(tokens)
-        while first and n_bytes <= len(rest) + _MOST_SPACES:
+        while first and n_bytes <= len(rest) + _MAX_SPACES:
             first -= 1
             n_bytes += len(target.spelling(tokens[first : first + 1]))
             if n_bytes >= len(rest) and rest in (target.spelling(tokens[first:]), target.prompt_text(tokens[first:])):

@@ -116,14 +116,18 @@ def check(config: Any) -> None:
         if owner is not type(config):
             continue
         is_whole = one.type.startswith("int")
+        choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
         if isinstance(value, str):
             if other := said.spellings.get(value):
                 object.__setattr__(config, one.name, other)
             elif said.choices and value not in said.choices:
-                choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
                 raise UsageError(f"{name} must be {choices}, not {value!r}", name)
+            elif said.bounds and not said.choices:
+                raise UsageError(f"{name} must be a number, not {value!r}", name)
         elif said.bounds and value is not None:
             check_number(name, value, said.bounds, is_whole=is_whole)
+        elif said.choices and value != one.default:  # such as False for "off"
+            raise UsageError(f"{name} must be {choices}, not {value!r}", name)
 
 
 def check_number(name: str, value: Any, bounds: Bounds, *, is_whole: bool = False) -> None:
@@ -152,12 +156,13 @@ def similar(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The names most similar to one that was mistyped, the best first, those in another order before; at most three."""
+    """The names most similar to one that was mistyped, the best first; at most three."""
     from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
 
     names = dict.fromkeys(known)
     swapped = [one for one in names if sorted(one) == sorted(name)]
-    return list(dict.fromkeys([*swapped, *get_close_matches(name, names, 3, 0.6)]))[:3]
+    longer = [one for one in names if len(name) > 2 and one.startswith(name)]
+    return list(dict.fromkeys([*swapped, *longer, *get_close_matches(name, names, 3, 0.6)]))[:3]
 
 
 def read(said: Option, kind: str, text: str) -> Any:

@@ -66,4 +66,4 @@ class TextOptions(TypedDict, total=False):
     grammar: str | None
     verify: str
     logprobs: int | None
-    json_schema: str | None  # as text, instead of a grammar
+    json_schema: str | Mapping[str, object] | None  # instead of a grammar

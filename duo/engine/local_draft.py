@@ -66,7 +66,9 @@ class LocalDraft(QueuedDraft):
             return kind(context, self._queue, request.guesser, request.session.n_vocab, metrics, text)
         metrics.vocabulary = TRANSLATED
         text, translator = self._translation.begin(text)
-        side = TranslatedTarget(self._queue, translator, metrics, tentative=lambda: self._thread is None)
+        side = TranslatedTarget(
+            self._queue, translator, metrics, tentative=lambda: self.policy.schedule is Schedule.SYNC
+        )
         self._n_prompt = len(text)
         self._cache.begin(text)
         guesser = self._translation.guesser(ends=not request.banned)
@@ -158,8 +160,13 @@ class LocalDraft(QueuedDraft):
             n = self._concurrent[1]
             self._context.set_threads(n, n)
             self._queue.open()
-            self._thread = DraftThread(self._drafter, self._queue, self.threads.draft_cores)
-            self._thread.start()
+            thread = DraftThread(self._drafter, self._queue, self.threads.draft_cores)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system starts no more threads
+                self._fail(error)
+            else:
+                self._thread = thread
 
     def _stop_thread(self) -> None:
         if self._thread is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     temperature: 0 (default): greedy.
     seed: None (default): a random one for each generation.
     stop: strings that end the text; they are not part of it.
-    grammar: GBNF. json_schema: a JSON schema as text, instead of a grammar.
+    grammar: GBNF. json_schema: a JSON schema, as text or as an object, instead of a grammar.
     logprobs: 0 to 20: the logprobs of each token, and of so many that are the most likely in its place; None
     (default): none.
     The others are fields of SamplingConfig, GenerationConfig and StopConfig.
@@ -57,7 +58,8 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     check_names(given, ["json_schema", *(one.name for one in declared(config))])
     schema, seed, limit, stop = (given.pop(name, None) for name in ("json_schema", "seed", "max_tokens", "stop"))
     if schema is not None:
-        given["grammar"] = schema_grammar(schema, "json_schema")
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        given["grammar"] = schema_grammar(text, "json_schema")
     given |= {
         "max_tokens": -1 if limit is None else limit,
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),

@@ -111,8 +111,13 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
         self._time_request()
 
     def handle_events(self) -> None:
-        """Handle what has been received. The end of a response leads here, too."""
+        """Handle what has been received."""
         super().handle_events()
+        self._time_request()
+
+    def on_response_complete(self) -> None:
+        """The end of a response, from which on the rest of the request's body is awaited."""
+        super().on_response_complete()
         self._time_request()
 
     def send_400_response(self, msg: str) -> None:

@@ -87,8 +87,8 @@ class DraftProcess:
             return
         self._thread.start()
         end = time.monotonic() + _PATIENCE_S
-        while not self._is_settled.wait(_POLL_S) and not (stop and stop.is_set()) and time.monotonic() < end:
-            """Until then, it polls."""
+        while not (self._is_settled.wait(_POLL_S) or (stop and stop.is_set()) or time.monotonic() > end):
+            pass
         if self._usage_error is not None:
             raise UsageError(f"{self._name}: {self._usage_error}")
         if not self._is_settled.is_set():

@@ -22,7 +22,7 @@ from duo.spec.types import Guess, Origin
 
 log = logging.getLogger("duo.link")
 
-MOST = 16  # concurrent connections
+MAX_DRAFTS = 16  # concurrent connections
 STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models whose policy is kept
 
@@ -91,7 +91,8 @@ class RemoteDraft(QueuedDraft):
         super().__init__(drafts.new_policy(model))
         self.name, self.model = name, model
         self.number = 0  # among all that have connected
-        self.n_verified = self.n_accepted = 0  # candidates, in all texts
+        self._earlier = (0, 0)  # candidates verified and accepted in earlier texts
+        self._first_step = 0  # of the text, with this draft
         self._drafts = drafts
         self._wake = wake
         self._drafted_until = 0.0
@@ -107,24 +108,32 @@ class RemoteDraft(QueuedDraft):
         late = since is not None and time.perf_counter() - since > STALL_S
         return not (late or self.has_stalled or self.is_unable)
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Its candidates that were verified, and those accepted, since it connected. From any thread."""
+        verified, accepted = self._earlier
+        if self.current is not None:
+            steps = [step for step in self._metrics.steps[self._first_step :] if step.source is Origin.DRAFT]
+            verified += sum(step.n_candidates for step in steps)
+            accepted += sum(step.n_accepted for step in steps)
+        return verified, accepted
+
     def begin(self, request: DraftRequest) -> None:
         super().begin(request)
         request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
+        self._first_step = len(request.metrics.steps)
         self._queue.open()
         self.current = request, self._queue
         self._drafts.calls.put(self._wake)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         super().commit(tokens, cost)
-        if cost is not None and cost.source is Origin.DRAFT:
-            self.n_verified += cost.n_candidates
-            self.n_accepted += min(cost.n_candidates, max(0, len(tokens) - 1))
         self._drafts.calls.put(self._wake)
 
     def end(self) -> None:
         if self.current is not None:
             self._queue.close()
-            self.current = None
+            self._earlier, self.current = self.counts, None
             self._drafts.calls.put(self._wake)
             if self.policy.rate:
                 self._drafts.learn(self.model, self.policy.state())
@@ -201,7 +210,7 @@ class RemoteDrafts:
     def join(self, draft: RemoteDraft, *, always: bool = False) -> bool:
         """Add a draft. False if too many are connected; never with `always`."""
         with self._lock:
-            if len(self._line) >= MOST and not always:
+            if len(self._line) >= MAX_DRAFTS and not always:
                 return False
             if not self._line:  # a daemon: it holds nothing that needs to be cleaned up at exit
                 threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
@@ -211,12 +220,14 @@ class RemoteDrafts:
             return True
 
     def leave(self, draft: RemoteDraft, reason: str) -> None:
-        """Remove a draft that has disconnected."""
+        """Remove a draft that has disconnected, for whose candidates the target then waits no longer."""
         with self._lock:
             self._line.remove(draft)
             self._counts[f"dropped: {reason}"] += 1
             if not self._line:
                 self.calls.put(None)
+        if draft.current is not None:
+            draft.interrupt()
 
     # The target's side: see duo.engine.generation.ConnectedDrafts
 

@@ -25,7 +25,7 @@ _MAX_NUMBERS = 4096  # in an array: more than any model has layers
 _MERGES = "tokenizer.ggml.merges"  # many texts, which are not read
 
 # llama.cpp reserves four bytes for each token of a window, and returns the length of a context as an int32.
-_MOST = {"attention.sliding_window": 2**24, "context_length": 2**31 - 1}
+_MAX_VALUES = {"attention.sliding_window": 2**24, "context_length": 2**31 - 1}
 _NO_WINDOW = ("attention.sliding_window", 2**32 - 1)
 # Keys that llama.cpp divides by or steps with, and the architectures of which it does not: there 0 has a meaning.
 _DIVISORS = {
@@ -199,7 +199,7 @@ def _faults(head: Head) -> Iterator[str]:
         yield f"{architecture}.attention.head_count is 0"
     if architecture in _BY_EXPERTS and not any(map(head.number, ("expert_count", "expert_feed_forward_length"))):
         yield f"{architecture}.expert_count is 0"
-    for key, most in _MOST.items():
+    for key, most in _MAX_VALUES.items():
         if (value := head.number(key)) > most and (key, value) != _NO_WINDOW:
             yield f"{architecture}.{key} is {value}"
     # llama.cpp multiplies by no integers, and calls NULL instead; tables of experts by token are not multiplied.

@@ -62,7 +62,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # never sent
     if isinstance(error, HTTPException):
         headers = error.headers or {}
-        hint = f"use {headers['Allow']}" if headers else "the base URL of the API is http://HOST:PORT/v1"
+        hint = f"use {headers['Allow']}" if "Allow" in headers else "the base URL of the API is http://HOST:PORT/v1"
         message = f"{request.method[:20]} {request.url.path[:100]!r}: {error.detail} ({hint})"
         return ApiError(error.status_code, message).response(headers)
     refused = ApiError.of(error)

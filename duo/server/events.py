@@ -42,8 +42,7 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
             "model": back.model,
             "in_use": back.current is not None,
             "round_trip_ms": 1000 * back.policy.latency_s or None,  # None: it was not measured yet
-            "verified": back.n_verified,  # since it connected
-            "accepted": back.n_accepted,
+            **dict(zip(("verified", "accepted"), back.counts, strict=True)),
         }
         for back in service.drafts.connected
     ]

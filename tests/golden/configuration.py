@@ -121,7 +121,7 @@ def settings() -> str:
     options = _class(
         "TextOptions", "Options of Engine.stream(), generate() and others: see GenerationConfig.", GenerationConfig()
     )
-    grammar = "    json_schema: str | None  # as text, instead of a grammar\n"
+    grammar = "    json_schema: str | Mapping[str, object] | None  # instead of a grammar\n"
     return _HEAD + _class("Settings", "Settings of duo.load(): see EngineConfig.", EngineConfig()) + options + grammar
 
 

@@ -195,7 +195,10 @@ def test_a_seed(tiny: duo.Engine) -> None:
     assert len({*found}) == 4
 
 
-@pytest.mark.parametrize(("parameter", "value"), [("logit_bias", {10**6: 1.0}), ("stop", ""), ("json_schema", "{")])
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("logit_bias", {10**6: 1.0}), ("stop", ""), ("json_schema", "{"), ("json_schema", {"type": 1})],
+)
 def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -> None:
     with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:
         tiny.generate("a", **{parameter: cast("Any", value)})
@@ -204,10 +207,18 @@ def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -
 
 
 def test_unknown_keywords(engine: duo.Engine) -> None:
-    unknown: Any = {"max_length": 5}
-    for method in (engine.stream, engine.generate, engine.astream, duo.load):
-        with pytest.raises(TypeError, match="max_length"):
+    unknown: Any = {"temp": 5}
+    for method in (engine.stream, engine.generate, engine.astream):
+        with pytest.raises(TypeError, match="'temp'; similar: temperature"):
             method("a", **unknown)
+    with pytest.raises(TypeError, match="'temp'"):
+        duo.load("a", **unknown)
+
+
+@pytest.mark.parametrize(("name", "value"), [("lookup", False), ("schedule", None), ("n_ctx", "5")])
+def test_settings_of_another_type(name: str, value: object) -> None:
+    with pytest.raises(duo.UsageError, match=f"^{name} must be "):
+        duo.load("a", **{name: cast("Any", value)})
 
 
 @pytest.mark.parametrize(

@@ -153,10 +153,10 @@ def why_no_gain(run: RunStatistics) -> str:
         (not policy.has_draft, "lookup did not pay here"),
         (run.schedule == Schedule.OFF.value, "--schedule off"),
         (draft and draft.error, f"the draft failed: {draft and draft.error}"),
+        (run.is_draft_larger, "the draft is larger than the target: are -m and -md exchanged?"),
         (is_hopeless, f"even a draft that is right {excellent} of the time would gain nothing"),
         (not alone, "trying the draft would have taken more time than may be spent on it"),
         (best >= (1 + CLOSE) * alone, "the draft came too late to pay; a longer text, or the next, may be faster"),
-        (run.is_draft_larger, "the draft is larger than the target: are -m and -md exchanged?"),
         (True, _remedy(policy, separate_devices=run.separate_devices)),
     )
     return next(words for applies, words in reasons if applies)

@@ -110,9 +110,10 @@ def shell(line: str, *arguments: Argument) -> Run:
 
 def test_closed_streams_and_a_full_disk(tiny: Path) -> None:
     arguments = ("-m", tiny, "-p", "x", "-n", "4", "-t", "1")
-    closed = shell('"$@" >&-', *arguments)
-    assert (closed.status, closed.stdout) == (1, b"")
-    assert closed.stderr.splitlines()[-1] == "duo: error: cannot write the text: Bad file descriptor"
+    for given in (arguments, ("--version",)):
+        closed = shell('"$@" >&-', *given)
+        assert (closed.status, closed.stdout) == (1, b"")
+        assert closed.stderr.splitlines()[-1] == "duo: error: cannot write the text: Bad file descriptor"
     # No file that is opened later becomes standard error, to which llama.cpp writes.
     mute = shell('"$@" 2>&-', *arguments, "-v")
     assert (mute.status, mute.stdout) == (0, runner.duo(*arguments).stdout)

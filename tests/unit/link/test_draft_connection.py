@@ -12,7 +12,7 @@ import pytest
 from duo.link import messages
 from duo.link.draft_connection import SPARE, Admission
 from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Unable, Welcome
-from duo.link.remote_drafts import MOST
+from duo.link.remote_drafts import MAX_DRAFTS
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
 from tests.unit.link.backs import FINGERPRINT, TOKEN, Back, Stage, candidate, hello
@@ -94,16 +94,16 @@ def test_a_back_that_says_nothing_is_refused() -> None:
 
 def test_the_number_of_backs_is_limited(stage: Stage) -> None:
     with ExitStack() as stack:
-        for _ in range(MOST):
+        for _ in range(MAX_DRAFTS):
             stack.enter_context(stage.back()).join()
         for _ in range(2):
             late = stack.enter_context(stage.back())
             late.say(hello())
             assert late.close_code() == TRY_LATER
         assert stage.count("refused: too many") == 2
-        assert len(stage.drafts.connected) == MOST
+        assert len(stage.drafts.connected) == MAX_DRAFTS
     until(lambda: not stage.drafts.connected)
-    assert stage.count("dropped: left") == MOST
+    assert stage.count("dropped: left") == MAX_DRAFTS
 
 
 def test_a_name_cannot_imitate_the_log(stage: Stage, stranger: Back, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from duo.link.remote_drafts import MOST, RemoteDraft, RemoteDrafts
+from duo.link.remote_drafts import MAX_DRAFTS, RemoteDraft, RemoteDrafts
 from duo.spec.policy import StepCost
 
 
@@ -80,9 +80,9 @@ def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
 
 
 def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
-    drafts, _ = line(MOST)
+    drafts, _ = line(MAX_DRAFTS)
     assert not drafts.join(Standing().draft)
-    assert len(drafts.connected) == MOST
+    assert len(drafts.connected) == MAX_DRAFTS
     assert drafts.join(Standing().draft, always=True), "the lead's own"
 
 
