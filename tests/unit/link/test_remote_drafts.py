@@ -20,6 +20,9 @@ class Standing(SimpleNamespace):
     def is_usable(self) -> bool:
         return bool(self.answers and not self.is_unable)
 
+    def interrupt(self) -> None:
+        self.is_closed = True
+
     @property
     def draft(self) -> RemoteDraft:
         return cast(RemoteDraft, self)
@@ -61,6 +64,7 @@ def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end(
     assert caplog.messages == [text.format(number) for text, number in said], "each once"
     second.answers = True
     drafts.leave(second.draft, "left")
+    assert second.is_closed, "the target waits for its candidates no longer"
     assert chosen(drafts) is None
     assert (drafts.counts["dropped: left"], len(drafts.connected)) == (1, 1)
 
