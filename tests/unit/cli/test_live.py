@@ -43,13 +43,7 @@ def test_three_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rows"),
-    [
-        ("", [""]),
-        ("abc", ["abc"]),
-        ("x漢漢漢漢漢", ["x漢漢漢漢", "漢"]),
-        ("a\tb", ["a       b"]),
-    ],
+    ("text", "rows"), [("", [""]), ("abc", ["abc"]), ("x漢漢漢漢漢", ["x漢漢漢漢", "漢"]), ("a\tb", ["a       b"])]
 )
 def test_the_rows_of_a_line_on_ten_columns(text: str, rows: list[str]) -> None:
     assert [row.plain for row in wrapped(Text(text), 10)] == rows

@@ -46,11 +46,7 @@ def test_an_error_has_a_status_or_is_the_last_event(
 def test_a_fault_is_logged_and_told_by_health_until_the_next_good_text(
     client: TestClient, slot: ScriptedSlot, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for error, status in (
-        (RuntimeError("the sky is falling"), 500),
-        (UsageError("a wrong grammar"), 500),
-        (None, 200),
-    ):
+    for error, status in ((RuntimeError("the sky is falling"), 500), (UsageError("a wrong grammar"), 500), (None, 200)):
         slot.error = error
         client.post(COMPLETIONS, json=ASKED)
         assert client.get("/health").status_code == status
