@@ -21,10 +21,7 @@ duo --help has the main options and all commands."""
 
 
 def show() -> bool:
-    """Print what `duo` or `duo --version` prints; False for any other command line.
-
-    `duo` alone is another one if the environment names a model or the shell completes words.
-    """
+    """Print what `duo` or `duo --version` prints; False for another command line, or a model in the environment."""
     if sys.argv[1:] == ["--version"]:
         show_versions()
     elif sys.argv[1:] or any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE"))):

@@ -188,10 +188,7 @@ class Server:
         return True
 
     def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
-        """Request an answer, and add it to `answer`, showing each piece: see ChatBackend. Raises ServerError.
-
-        The connection is closed in any case, also by Ctrl-C, so that the server stops.
-        """
+        """Request an answer: see ChatBackend. Whatever happens, the connection is closed. Raises ServerError."""
         known = model, is_lead = self._look_up()
         self._known = None  # looked up again after a failure: it may be another server then
         body: dict[str, Any] = {

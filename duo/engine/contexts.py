@@ -60,10 +60,7 @@ def check_length(model: Model, config: EngineConfig, text: str) -> None:
 
 
 def _largest(model: Model, config: EngineConfig, n_prompt: int) -> int:
-    """The context for a text of unknown length: what the model was trained for, within half of the available memory.
-
-    With layers on devices, where the KV cache competes with them for memory, at most DEVICE_CTX.
-    """
+    """The context for a text of unknown length: within half of the memory, and DEVICE_CTX if layers are on devices."""
     n_ctx = model.n_ctx_train if model.places == {CPU} else max(n_prompt, min(DEVICE_CTX, model.n_ctx_train))
     available, full = available_bytes(), sum(model.size.cache_bytes(config.context(n_ctx, 1, 1, 0)))
     if available is not None and full > available // 2:
@@ -131,10 +128,7 @@ def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -
 
 
 def time_draft(context: Decoder, model: Model, threads: ThreadConfig, policy: Policy) -> None:
-    """Tell `policy` what it does not know of a draft, whose context must be warm.
-
-    That is the time of a token with each number of threads, and how much longer one in each of several sequences takes.
-    """
+    """Tell `policy` what it does not know of a warm draft: the time of a token by threads, and in several sequences."""
     with _trying():
         for n_threads in threads.draft:
             if not policy.knows_draft(n_threads):

@@ -81,11 +81,7 @@ class Generation:
             source.begin(request)
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
-        """Generate until the ending, or until `stop` is set; calls `put` with every step.
-
-        Runs on the calling thread and joins the draft's thread before it returns. If the draft fails, generation
-        continues without it. Raises DecodeError if the target fails.
-        """
+        """Generate until the ending or until `stop` is set; `put` gets every step. Raises DecodeError of the target."""
         ending = self._ending
         self._metrics.n_prompt = self.session.n_prompt
         try:

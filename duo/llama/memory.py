@@ -51,10 +51,7 @@ def uses_host_memory() -> bool:
 
 
 def check_memory(model: Model, config: ContextConfig) -> None:
-    """Raise MemoryLimitError if the cache and what is certain of the buffers do not fit the host, or all devices.
-
-    Linux overcommits and kills the process later, and drivers may do the same.
-    """
+    """Raise MemoryLimitError if cache and buffers do not fit: the system, or a driver, would kill the process later."""
     caches = model.size.cache_bytes(config)
     n_host = len(caches) - model.n_offloaded
     on_host, on_devices = sum(caches[:n_host]), sum(caches[n_host:])

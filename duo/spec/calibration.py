@@ -19,10 +19,7 @@ def _recent(value: float, n: int) -> Mean:
 
 
 class Calibration:
-    """a(c): the probability that a candidate of confidence c is accepted, if all before it are.
-
-    The confidence is the gap between the draft's top two logits. A histogram with exponential forgetting.
-    """
+    """a(c): the probability that a candidate of confidence c is accepted if all before it are. A fading histogram."""
 
     EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # between the bins
 

@@ -71,10 +71,7 @@ def _clear(event: KeyPressEvent) -> None:
 
 
 def keep_typed_ahead(line: PromptSession[str]) -> None:
-    """Put what was typed since the last message into the next input line, without sending it.
-
-    An Enter or Escape at the end is dropped, and an Enter in between begins a new line.
-    """
+    """Put what was typed since the last message into the next line, unsent: an Enter within begins a new line."""
     source = line.app.input
     keys = get_typeahead(source)  # read together with the Enter of the last message
     while more := source.read_keys():

@@ -49,10 +49,7 @@ def discard_stdout() -> None:
 
 @contextmanager
 def progress_bar(*, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr that disappears when done; nothing if stderr is not a terminal.
-
-    Call it with a description, how much is done, and of how much (default: 1; None: unknown).
-    """
+    """A progress bar on stderr, if that is a terminal: call it with what is done, how much, and of how much."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
 
     amount = DownloadColumn() if unit_bytes else TaskProgressColumn()

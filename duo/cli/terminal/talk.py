@@ -86,10 +86,7 @@ class Printer(TextWriter):
     _thinks = False
 
     def show(self, text: str, n_accepted: int, source: Source | None) -> None:
-        """Write a piece, of which `n_accepted` characters were candidates of `source`; see Show.
-
-        Reasoning is written on terminals only. Raises BrokenPipeError.
-        """
+        """Write a piece: see Show. Reasoning is written on terminals only. Raises BrokenPipeError."""
         if self._thinks is not (source is None):
             self._thinks = not self._thinks
             self._aside("[Start thinking]\n" if self._thinks else "\n[End thinking]\n\n")
