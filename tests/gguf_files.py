@@ -104,7 +104,6 @@ def tiny_llama(
     words: tuple[str, ...] = WORDS,
     padding: int = 0,
     add_bos: bool = False,
-    vocabulary: bool = True,
     tensors: bool = True,
     seed: int = 0,
     depth: float = 1.0,
@@ -113,7 +112,7 @@ def tiny_llama(
     chat_template: str | Sequence[Mapping[str, str]] | None = None,
     control: tuple[str, ...] = (),
 ) -> Path:
-    """A llama with a vocabulary of its own unless told otherwise.
+    """A llama with a vocabulary of its own.
 
     `depth` is how much a layer adds: with little of it, what comes next is mostly up to the last token, and models of
     the same seed often agree, whatever their architecture.
@@ -123,10 +122,7 @@ def tiny_llama(
     """
     model = _Model(path, "llama", n_layer=n_layer, seed=seed, max_tensors=max_tensors)
     model.write_attention()
-    if vocabulary:
-        n_vocab = model.write_vocabulary(words, padding, add_bos=add_bos, control=control)
-    else:
-        model.add_vocab_size(n_vocab := 32)
+    n_vocab = model.write_vocabulary(words, padding, add_bos=add_bos, control=control)
     if chat_template is not None:
         model.add_chat_template(chat_template)
     if tensors:
@@ -153,10 +149,10 @@ def tiny_bpe(path: Path, pre: str) -> Path:
     return model.finish()
 
 
-def tiny_mamba(path: Path, *, seed: int = 0) -> Path:
+def tiny_mamba(path: Path) -> Path:
     """A recurrent model of one layer, of which llama.cpp rolls nothing back; with the vocabulary of `tiny_llama`."""
     n_inner, n_state, n_conv, n_rank = 2 * N_EMBD, 16, 4, 4
-    model = _Model(path, "mamba", n_ff=0, seed=seed)
+    model = _Model(path, "mamba", n_ff=0)
     model.add_head_count(0)
     model.add_layer_norm_rms_eps(1e-5)
     model.add_ssm_conv_kernel(n_conv)

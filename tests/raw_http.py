@@ -35,8 +35,8 @@ def request(path: str, body: bytes = b"", *, length: int | None = None, more: st
     return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {n}\r\n{more}\r\n".encode() + body
 
 
-def chunked(body: str, encoding: str = "chunked", *, path: str = "/tokenize", more: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {encoding}\r\n{more}\r\n{body}".encode()
+def chunked(body: str, path: str = "/tokenize") -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{body}".encode()
 
 
 def handshake(first: str = "GET /v1/draft HTTP/1.1", headers: str = UPGRADE + TERMS, more: str = "") -> bytes:

@@ -67,11 +67,11 @@ def as_far_as(n_ahead: int) -> Lookahead:
     return Lookahead(n_ahead, 0.0, CERTAIN)
 
 
-def make_queue(n_ahead: int = 6) -> CandidateQueue:
+def make_queue() -> CandidateQueue:
     """An open queue for PROMPT."""
     queue = CandidateQueue(Session(PROMPT, N_VOCAB), Metrics())
     queue.open()
-    queue.allow(as_far_as(n_ahead))
+    queue.allow(as_far_as(6))
     return queue
 
 

@@ -28,9 +28,9 @@ def may(n_branches: int = 8, n_verified: int = 5, n_ahead: int = 100) -> DraftUp
 class Planner(BranchingDrafter):
     """Three tokens of TEXT are accepted; the cache holds some of it, from token `first` on."""
 
-    def plan(self, update: DraftUpdate, n_seen: int = 3, first: int = 0) -> list[Branch]:
+    def plan(self, update: DraftUpdate, first: int = 0) -> list[Branch]:
         """The branches to continue in the next decode."""
-        self._tokens, self._n_seen, self._first, self._update = list(TEXT), n_seen, first, update
+        self._tokens, self._n_seen, self._first, self._update = list(TEXT), 3, first, update
         self._open()
         return self._due()
 

@@ -18,8 +18,8 @@ def share_of(calibration: Calibration, confidence: float) -> float:
     return calibration.probabilities()[bisect_right(Calibration.EDGES, confidence)]
 
 
-def learn(calibration: Calibration, acceptance: float, n: int, seed: int = 0) -> Calibration:
-    dice = random.Random(seed)
+def learn(calibration: Calibration, acceptance: float, n: int) -> Calibration:
+    dice = random.Random(0)
     for _ in range(n):
         calibration.add(1.0, dice.random() < acceptance)
     return calibration
