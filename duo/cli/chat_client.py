@@ -14,12 +14,12 @@ from httpx_sse import EventSource
 from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.errors import DuoError, UsageError
 from duo.link.guard import LOOPBACK_NAMES
-from duo.spec.types import Source
+from duo.spec.types import Origin
 
 _PROBE_S = 1.0  # for a server on this machine
 _SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_SOURCES = {source.value: source for source in Source}
+_SOURCES = {source.value: source for source in Origin}
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):\d+(/.*)?")
 _ADVICE = {401: ": check --api-key", 503: ": it is loading or busy, try again later"}
 _MAX_BODY = 1 << 24  # bytes of what is no stream: a longer body is cut off, and invalid
@@ -108,7 +108,7 @@ class _Reading:
                 self._show(reasoning, 0, None)
             answer.text += content
             for piece, source in _runs(content, chunk.duo.sources):
-                self._show(piece, 0 if source is None else len(piece), source or Source.DRAFT)
+                self._show(piece, 0 if source is None else len(piece), source or Origin.DRAFT)
         if usage.prompt_tokens:
             answer.prompt = usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens
         if n := timings.predicted_n:
@@ -267,7 +267,7 @@ def _without_null(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in pairs if value is not None}
 
 
-def _runs(text: str, sources: list[tuple[str, int]]) -> Iterator[tuple[str, Source | None]]:
+def _runs(text: str, sources: list[tuple[str, int]]) -> Iterator[tuple[str, Origin | None]]:
     """The parts of `text` by source, None for the target; a server may send any numbers."""
     for name, n in [*sources, ("target", len(text))]:
         if n > 0 and text:

@@ -18,7 +18,7 @@ from duo.llama.model import Model
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Proposal, Source, common_prefix
+from duo.spec.types import Origin, Proposal, common_prefix
 
 _BOTH = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft
 _LEAST_CTX = 256  # enough for what is timed
@@ -142,7 +142,7 @@ def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) ->
             candidates = [guess.token for guess in found.guesses[: decision.n_verify]]
             n_right = common_prefix(candidates, text[done:])
             seconds = target_s[len(candidates)]
-            policy.learn_step(n_right + 1, StepCost(len(candidates), seconds, seconds, Source.LOOKUP))
+            policy.learn_step(n_right + 1, StepCost(len(candidates), seconds, seconds, Origin.LOOKUP))
             lookup.extend(text[done : done + n_right + 1])
             done += n_right + 1
             total_s += seconds

@@ -24,7 +24,7 @@ from duo.engine.statistics import (
 )
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from duo.spec.types import Source
+from duo.spec.types import Origin
 
 SHARED, TRANSLATED = "shared", "translated"  # vocabularies of a draft
 
@@ -153,11 +153,11 @@ class Totals:
             self._n_first, self._first_s = step.n_tokens, step.end
         else:  # the first step belongs to the prefill
             self._tokens_by_schedule[step.schedule.value] += step.n_tokens
-            if step.source is Source.DRAFT:
+            if step.source is Origin.DRAFT:
                 self._decodes_by_candidates[step.n_candidates] += 1
         self.n_tokens += step.n_tokens
         self.last_s, self.schedule = step.end, step.schedule
-        (self.lookup if step.source is Source.LOOKUP else self.draft).add(step)
+        (self.lookup if step.source is Origin.LOOKUP else self.draft).add(step)
         target_s = self.time_by_activity["prompt"].seconds + self.time_by_activity["decode"].seconds
         self._recent.append((step.end, self.n_tokens, target_s, self._draft_s))
         while len(self._recent) > 2 and self._recent[1][0] <= self.last_s - self._recent_s:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duo.spec.schedule import Schedule
-from duo.spec.types import Source
+from duo.spec.types import Origin
 
 Interval = tuple[float, float]
 
@@ -30,7 +30,7 @@ class StepRecord(NamedTuple):
     n_accepted: int
     n_tokens: int
     schedule: Schedule
-    source: Source = Source.DRAFT  # of the candidates
+    source: Origin = Origin.DRAFT  # of the candidates
 
 
 Record = Event | StepRecord

@@ -11,7 +11,7 @@ from duo.cli.terminal.console import say, stderr, with_options
 from duo.cli.terminal.interrupts import handling
 from duo.cli.terminal.writer import ACCEPTED, DIM, RESET, TextWriter
 from duo.errors import DeviceError, DuoError
-from duo.spec.types import Source
+from duo.spec.types import Origin
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ALIASES = {"new": "clear", "quit": "exit", "bye": "exit", "q": "exit", "?": "help"}
@@ -32,7 +32,7 @@ Up            recall an earlier message"""
 Message = dict[str, str]
 # Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup. None: the text is
 # reasoning, which is not part of the answer.
-Show = Callable[[str, int, Source | None], None]
+Show = Callable[[str, int, Origin | None], None]
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Printer(TextWriter):
 
     _thinks = False
 
-    def show(self, text: str, n_accepted: int, source: Source | None) -> None:
+    def show(self, text: str, n_accepted: int, source: Origin | None) -> None:
         """Write a piece: see Show. Reasoning is written on terminals only. Raises BrokenPipeError."""
         if self._thinks is not (source is None):
             self._thinks = not self._thinks

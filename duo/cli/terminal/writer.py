@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
 from duo.cli.terminal.console import say
-from duo.spec.types import Source, Step
+from duo.spec.types import Origin, Step
 
 if TYPE_CHECKING:
     from duo.cli.terminal.live import Live
 
-ACCEPTED = {Source.DRAFT: b"\x1b[32m", Source.LOOKUP: b"\x1b[36m"}
+ACCEPTED = {Origin.DRAFT: b"\x1b[32m", Origin.LOOKUP: b"\x1b[36m"}
 DIM, RESET = b"\x1b[2m", b"\x1b[0m"
 _BOLD, _STRUCK = b"\x1b[1m", b"\x1b[9;2m"
 # Control characters, which could drive a terminal: C0 except tab and newline, DEL, and C1 in UTF-8.

@@ -20,6 +20,7 @@ from tests.command import (
     run,
 )  # fmt: skip
 from tests.process.cli.terminal import CTRL_C, Terminal
+from tests.serving import Served, wait_until
 from tests.unit.cli import runner
 from tests.unit.cli.fake_openai import HELD, FakeServer, Reply, piece
 from tests.unit.cli.reference import greedy_text
@@ -70,6 +71,16 @@ def test_ctrl_c_during_a_long_prefill(demo_pair: tuple[Path, Path]) -> None:
         assert terminal.finish() == 130
     assert b"stopped: interrupted" in terminal.shown
     assert b"\ntokens: 0 tps: 0.000\n" in terminal.shown
+
+
+def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """With the demo pair, whose context is not full before the kill."""
+    trace = tmp_path / "trace.json"
+    with Served(*endless(demo_pair), "--trace", trace) as endless_run:
+        wait_until(lambda: trace.exists() and trace.read_bytes().count(b'"commit"') > 9)
+        endless_run.send(signal.SIGKILL)
+        endless_run.finish()
+    json.loads(trace.read_text() + "]")
 
 
 # Readers that stop reading
