@@ -97,6 +97,7 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
 
     _n_read = 4096
     _phase: tuple[Any, Any] | None = None
+    _is_websocket = False
 
     @property
     def _is_receiving(self) -> bool:
@@ -131,6 +132,7 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Continue as a WebSocket."""
+        self._is_websocket = True  # whose timers are its own
         cancel(self._request_timer, self._write_timer)
         super().handle_websocket_upgrade(event)
         if self.flow.write_paused:
@@ -139,7 +141,7 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
     def _time_request(self) -> None:
         """Limit the time of each phase in which the client has to send something."""
         phase = self.conn.their_state, self.conn.our_state
-        if phase != self._phase:
+        if phase != self._phase and not self._is_websocket:
             self._phase = phase
             cancel(self._request_timer)
             if self._is_receiving:

@@ -62,8 +62,11 @@ def lead(options: LeadOptions) -> int:
             server.stop()
             shown.end()
 
-        with on_interrupt(stop), lifeline.notifying(shown.end):
+        with on_interrupt(engine.interrupt) as interrupt, lifeline.notifying(shown.end):
             server.load(engine)
+        if interrupt.signal:
+            return interrupt.status
+        with on_interrupt(stop), lifeline.notifying(shown.end):
             finish_notices()
             for line in _introduction(server, engine, options, needs_key=bool(keys)):
                 note(line)

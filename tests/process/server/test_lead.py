@@ -53,6 +53,27 @@ def test_a_lead_that_is_loading_answers_503_until_ctrl_c(demo_pair: tuple[Path, 
         assert lead.lines == ["loading begins", "duo: interrupted while loading"]
 
 
+SLOW_WARM_UP = """
+import sys, time
+from duo.engine import slot
+warm_up = slot.warm_up
+def slow(*arguments):
+    print("warms up", file=sys.stderr, flush=True)
+    time.sleep(1)
+    warm_up(*arguments)
+slot.warm_up = slow
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_warm_up_ends_a_lead(demo_pair: tuple[Path, Path], number: signal.Signals) -> None:
+    with LeadProcess(demo_pair[1], "--port", str(free_port()), before=SLOW_WARM_UP, wait=False) as lead:
+        lead.wait_for("^warms up$")
+        lead.send(number)
+        assert lead.finish() == 128 + number
+        assert not any("error" in line or "listening" in line for line in lead.lines)
+
+
 def listens(port: int) -> bool:
     with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         return True

@@ -1,20 +1,39 @@
 """Connections whose clients do not read, and frames that are invalid, incomplete or too long."""
 
+import time
 from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from duo.link import messages
-from duo.link.connection import DEFAULT_LIMITS, Connection
+from duo.link.connection import DEFAULT_LIMITS, Connection, Limits, Listener
 from tests.raw_http import connect as connect_raw
 from tests.raw_http import handshake, read_answer
 from tests.unit.engine.helpers import until
 from tests.unit.link.backs import Stage
 
 TOO_BIG, TOO_MANY = 1009, 1008
+
+
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    async for data in socket.iter_bytes():
+        await socket.send_bytes(data)
+
+
+def test_a_websocket_lasts_longer_than_a_request_may_take() -> None:
+    limits = Limits(request_s=0.1)
+    listener = Listener(Starlette(routes=[WebSocketRoute("/", echo)]), "127.0.0.1", 0, limits)
+    with listener, connect(f"ws://127.0.0.1:{listener.port}/", proxy=None) as back:
+        time.sleep(5 * limits.request_s)
+        back.send(b"still here")
+        assert back.recv(60) == b"still here"
 
 
 INVALID = {
