@@ -14,10 +14,13 @@ from itertools import product
 from pathlib import Path
 from shlex import split
 
+import msgspec
+
 from benchmarks.process import Cost, run_process
 from duo.bench.contestants import SPECULATIVE, Program, checked, drafting, text_options
 from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
 from duo.engine.cores import usable_cores
+from duo.engine.statistics import Statistics
 
 N_CTX = 2048
 ALONE = "--lookup off"  # without -md, the target alone
@@ -96,15 +99,16 @@ def _report(job: Job) -> Path:
 
 def _read(report: Path, cost: Cost) -> Run:
     """Parse the --json report, with what the policy has learned; stdout has only the text."""
-    statistics = json.loads(report.read_text(encoding="utf-8"))
+    document = json.loads(report.read_text(encoding="utf-8"))
     report.unlink()
-    rates = (statistics.get("policy") or {}).get("forecast_tokens_per_s") or {}
-    first, *_ = (statistics["draft"] or {}).get("accept_rate_by_position") or [None]
-    best, rate = max(rates.values(), default=None), statistics["generation"]["tokens_per_s"]
+    found = msgspec.convert(document, Statistics)
+    rates = (document.get("policy") or {}).get("forecast_tokens_per_s") or {}
+    by_position = found.draft.accept_rate_by_position if found.draft else []
+    best, rate = max(rates.values(), default=None), found.generation.tokens_per_s
     return Run.of(
-        cost.stdout, statistics, peak_mb=cost.peak_bytes / 1e6,
-        startup_s=cost.wall_s - statistics["generation"]["seconds"],  # wall time without the generation
-        first_accept_rate=first,  # of the first candidates of batches
+        cost.stdout, found, peak_mb=cost.peak_bytes / 1e6,
+        startup_s=cost.wall_s - found.generation.seconds,  # wall time without the generation
+        first_accept_rate=next(iter(by_position), None),  # of the first candidates of batches
         over_forecast=rate / best if best and rate else None,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -65,7 +65,7 @@ def write_here(engine: Engine, sources: Sources, job: Job, stop: threading.Event
         raise Interrupted
     if (error := stream.request.metrics.draft_error) is not None:
         raise DecodeError(f"the draft failed: {error}")
-    return Run.of(found.text, asdict(found.statistics))
+    return Run.of(found.text, found.statistics)
 
 
 def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig]) -> list[Contestant]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
+from duo.engine.statistics import Statistics
 from duo.errors import DuoError, PromptError, UsageError
 
 _WARM_UP_TOKENS = 16
@@ -81,22 +81,22 @@ class Run:
     figures: Mapping[str, float | None] = field(default_factory=dict)  # what else is known, by name
 
     @classmethod
-    def of(cls, text: str, statistics: Mapping[str, Any], **more: float | None) -> "Run":
-        """A run of duo with at least two tokens; `statistics` has the form of the --json report."""
-        generation, draft = statistics["generation"], statistics["draft"] or {}
-        sources = [source for source in (draft, statistics.get("lookup")) if source]
-        figures = {
-            "prompt_tokens_per_s": statistics["prompt"]["tokens_per_s"],
-            "first_token_s": generation["time_to_first_token_s"],
-            "tokens_per_decode": generation["tokens_per_decode"],
-            "target_ms_per_decode": generation["target_ms_per_decode"],
-            # Candidates of the draft and of the text itself.
-            **{name: sum(each[name] for each in sources) if sources else None for name in ("verified", "accepted")},
-            "draft_ms_per_token": draft.get("ms_per_token"),
-            "hidden": draft.get("hidden"),  # share of the draft's compute time that is concurrent with the target's
-            "waste": draft.get("unused"),  # share of drafted tokens that are not in the text
+    def of(cls, text: str, found: Statistics, **more: float | None) -> "Run":
+        """A run of duo with at least two tokens."""
+        generation, draft = found.generation, found.draft
+        figures: dict[str, float | None] = {
+            "prompt_tokens_per_s": found.prompt.tokens_per_s,
+            "first_token_s": generation.time_to_first_token_s,
+            "tokens_per_decode": generation.tokens_per_decode,
+            "target_ms_per_decode": generation.target_ms_per_decode,
+            "verified": found.verified if draft or found.lookup else None,
+            "accepted": found.accepted if draft or found.lookup else None,
+            "draft_ms_per_token": draft.ms_per_token if draft else None,
+            # The share of the draft's time in which the target computed, and that of drafted tokens not in the text.
+            "hidden": draft.hidden if draft else None,
+            "waste": draft.unused if draft else None,
         }
-        return cls(text.strip("\n"), int(generation["tokens"]), float(generation["tokens_per_s"]), figures | more)
+        return cls(text.strip("\n"), generation.tokens, generation.tokens_per_s or 0.0, figures | more)
 
     def figure(self, name: str) -> float | None:
         """RATE, or one of the figures; None if it is not known."""
