@@ -66,15 +66,15 @@ def test_files_are_complete() -> None:
 
 
 def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
-    account = Account(2.0)
+    account = Account(20.0)
     target = Emulated(FakeContext(), DeviceTimes((0.01, 0.011), (0.01, 0.011)), account)
     target.decode([1])
     target.decode([1, 2], 2)
     (_, one_s), (_, two_s) = account.times
-    assert [one_s, two_s] == pytest.approx([0.02, 0.022], rel=0.3)
+    assert [one_s, two_s] == pytest.approx([0.2, 0.22], rel=0.3)
     account.close()
-    account.add(0.05, 0.02)
-    with pytest.raises(DecodeError, match=r"^1 of 1 decodes .* factor of 5 or more, not 2$"):
+    account.add(0.5, 0.2)
+    with pytest.raises(DecodeError, match=r"^1 of 1 decodes .* factor of 50 or more, not 20$"):
         account.close()
     slow = Emulated(FakeContext(), DeviceTimes((60.0,), (60.0,)), Account(1.0))
     threading.Timer(0.05, slow.abort).start()
