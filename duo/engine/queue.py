@@ -199,6 +199,7 @@ class QueuedDraft(Draft):
     policy: Policy
     _queue_type = CandidateQueue
     _longest_wait_s = math.inf  # limit of the wait for candidates in one step
+    _is_remote = False  # a replay has a local draft with a latency instead
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -280,6 +281,6 @@ class QueuedDraft(Draft):
         left_s = decode.since + decode_s - self._now()
         if left_s < -(latency_s + decode_s):  # stalled
             return math.inf
-        if state.is_stale and latency_s:  # a remote draft aborts that decode as soon as it is told
+        if state.is_stale and (latency_s or self._is_remote):  # it aborts that decode as soon as it is told
             return latency_s + costs.draft_s
         return max(left_s, 0.1 * costs.draft_s) + (costs.draft_s if state.is_stale else 0.0)

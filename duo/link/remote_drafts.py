@@ -11,6 +11,7 @@ from contextlib import suppress
 from duo.config import EngineConfig
 from duo.engine.draft import DraftRequest
 from duo.engine.queue import CandidateQueue, Decode, Drafted, QueuedDraft
+from duo.engine.statistics import StepRecord
 from duo.link.messages import Text
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint
@@ -85,14 +86,16 @@ class RemoteDraft(QueuedDraft):
     _queue: RemoteQueue
     _queue_type = RemoteQueue
     _longest_wait_s = 0.1  # it may be slow for unknown reasons
+    _is_remote = True
 
     def __init__(self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object]) -> None:
         """`wake` lets the connection look for a new order."""
         super().__init__(drafts.new_policy(model))
         self.name, self.model = name, model
         self.number = 0  # among all that have connected
-        self._earlier = (0, 0)  # candidates verified and accepted in earlier texts
-        self._first_step = 0  # of the text, with this draft
+        # Candidates verified and accepted in earlier texts; the steps of this text, and its first with this draft.
+        # Replaced as a whole.
+        self._counted: tuple[int, int, Sequence[StepRecord], int] = (0, 0, (), 0)
         self._drafts = drafts
         self._wake = wake
         self._drafted_until = 0.0
@@ -111,17 +114,14 @@ class RemoteDraft(QueuedDraft):
     @property
     def counts(self) -> tuple[int, int]:
         """Its candidates that were verified, and those accepted, since it connected. From any thread."""
-        verified, accepted = self._earlier
-        if self.current is not None:
-            steps = [step for step in self._metrics.steps[self._first_step :] if step.source is Origin.DRAFT]
-            verified += sum(step.n_candidates for step in steps)
-            accepted += sum(step.n_accepted for step in steps)
-        return verified, accepted
+        verified, accepted, steps, first = self._counted
+        own = [step for step in steps[first:] if step.source is Origin.DRAFT]
+        return verified + sum(step.n_candidates for step in own), accepted + sum(step.n_accepted for step in own)
 
     def begin(self, request: DraftRequest) -> None:
         super().begin(request)
         request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
-        self._first_step = len(request.metrics.steps)
+        self._counted = (*self.counts, request.metrics.steps, len(request.metrics.steps))
         self._queue.open()
         self.current = request, self._queue
         self._drafts.calls.put(self._wake)
@@ -133,7 +133,7 @@ class RemoteDraft(QueuedDraft):
     def end(self) -> None:
         if self.current is not None:
             self._queue.close()
-            self._earlier, self.current = self.counts, None
+            self._counted, self.current = (*self.counts, (), 0), None
             self._drafts.calls.put(self._wake)
             if self.policy.rate:
                 self._drafts.learn(self.model, self.policy.state())

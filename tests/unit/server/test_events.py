@@ -11,7 +11,6 @@ import httpx
 import pytest
 from httpx_sse import EventSource
 
-from duo.engine.metrics import Metrics
 from duo.link.connection import Limits
 from duo.link.remote_drafts import RemoteDraft
 from duo.server import events
@@ -90,7 +89,7 @@ def test_the_state_of_a_lead(make_lead: Callable[..., Lead], slot: ScriptedSlot)
             assert lead.drafts.join(RemoteDraft(lead.drafts, f"b{number} at c", "b", lambda: None))
         first = lead.drafts.connected[0]
         first.policy.learn_latency(0.0125)
-        first._earlier, first._metrics, first.current = (9, 7), Metrics(), ()  # type: ignore[assignment]
+        first._counted, first.current = (9, 7, (), 0), ()  # type: ignore[assignment]
         with subscribed(lead) as told:
             ((_, state),) = until(told, "state")
     back = {"model": "b", "in_use": False, "round_trip_ms": None, "verified": 0, "accepted": 0}
