@@ -17,6 +17,7 @@ from duo.link.connection import Listener
 from duo.link.messages import Begin, GuessMessage, Message, Refused, Text
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, FakeContext
+from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
 from tests.unit.link.backs import FINGERPRINT, N_AHEAD, N, Stage, hello
@@ -99,6 +100,17 @@ def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
 def test_urls_that_name_no_lead(url: str) -> None:
     with pytest.raises(UsageError, match="ws://host:port"):
         DraftClient(url, hello(), lambda _: FakeContext())
+
+
+def test_a_bad_network_changes_no_text(stage: Stage) -> None:
+    chances = {"cut": 0.05, "twice": 0.1, "swap": 0.1, "spoil": 0.1}
+    n_accepted = n_texts = 0
+    with Proxy(stage.port, delay_s=0.001, seed=1, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
+        while not (n_accepted and chances.keys() <= proxy.counts.keys()):
+            until(lambda: stage.drafts.connected)
+            n_accepted += write(stage)
+            n_texts += 1
+            assert n_texts < 100, proxy.counts
 
 
 @pytest.mark.parametrize("follows", [True, False])
