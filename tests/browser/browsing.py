@@ -80,8 +80,9 @@ def ask(page: Page, text: str) -> Locator:
 
 
 def wait_for_end(page: Page) -> None:
-    """Wait until no answer is being written."""
+    """Wait until no answer is being written, and the next frame: until then `innerText` of the last one is empty."""
     page.wait_for_selector("#stop", state="hidden")
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def goes_on(page: Page) -> None:
