@@ -1,7 +1,9 @@
 """`duo` without a subcommand: generates one text."""
 
+import errno
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -27,6 +29,8 @@ from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
+
+_HANG_UP_S = 1.0  # at most, from a failed write until SIGHUP
 
 
 def run(options: RunOptions) -> int:
@@ -152,7 +156,9 @@ def _stoppable(start: Callable[[], Stream]) -> Iterator[tuple[Stream, Interrupt]
             stop()
         try:
             yield stream, interrupt
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EIO:  # of a terminal that is gone, whose signal may be on its way
+                time.sleep(_HANG_UP_S)
             if interrupt.signal != signal.SIGHUP:
                 raise
             discard_stdout()

@@ -105,9 +105,24 @@ def test_a_broken_pipe_ends_a_chat_and_its_request() -> None:
         assert server.left.wait(60)
 
 
-def test_a_terminal_that_is_gone_leaves_the_statistics(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+LATE = """
+import signal, threading, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+def deliver():
+    while signal.SIGHUP not in signal.sigpending():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+threading.Thread(target=deliver, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("before", ["", LATE], ids=["", "the signal after a failed write"])
+def test_a_terminal_that_is_gone_leaves_the_statistics(
+    demo_pair: tuple[Path, Path], tmp_path: Path, before: str
+) -> None:
     report = tmp_path / "run.json"
-    with Terminal(*endless(demo_pair), "--json", report) as terminal:
+    with Terminal(*endless(demo_pair), "--json", report, before=before) as terminal:
         terminal.read_until(b" 5 6")  # " 5" may be in the progress of loading
         terminal.hang_up()
         assert terminal.process.wait(300) == 129
