@@ -17,7 +17,11 @@ CTRL_C = b"\x03"
 _PATIENCE_S = 300.0  # only for a test that fails
 _COLUMNS, _LINES = 120, 24
 # The new session's terminal is stdin, so that Ctrl-C reaches it as it does in life.
-_TAKE_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+_TAKE_TERMINAL = """
+import fcntl, signal, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+"""
 
 
 class Terminal:
