@@ -112,8 +112,8 @@ async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
     except ConnectionRejected as rejection:
         reason = rejection.reason
         log.warning("draft %s: closing the connection: %s", draft.name, rejection)
-    except LinkError:
-        reason = "does not read"
+    except LinkError as error:  # it left, or does not read: uvicorn reports both alike
+        log.debug("draft %s: %s", draft.name, error)
     finally:
         for task in tasks:
             task.cancel()
