@@ -44,6 +44,10 @@ def parser() -> argparse.ArgumentParser:
     add("--prompts", type=Path, nargs="+", metavar="FILE", help="prompts (default: of the pair)")
     add("--only", nargs="+", metavar="NAME", default=(), help="only contestants whose names start with NAME")
     add("--minutes", type=float, default=math.inf, metavar="M", help="as many rounds as fit, at least one")
+    add("--questions", type=Path, metavar="FILE", help="spec-bench: questions of Spec-Bench or SPEED-Bench")
+    add("--per-category", type=int, metavar="N", help="spec-bench: questions of each category (default: all)")
+    add("--turns", type=int, metavar="N", help="spec-bench: turns of each question (default: all)")
+    add("--temperature", type=float, nargs="+", default=(0.0,), metavar="T", help="spec-bench: temperatures")
     add("--machine", default="", metavar="FILE[:PAIR]", help="two-devices: emulate this machine file")
     add("--duo", type=split, default=duo, metavar="COMMAND", help="command that starts duo")
     add("--peers", type=Path, default=PEERS, metavar="DIR", help="folder of llama.cpp's programs")
@@ -75,6 +79,8 @@ def main() -> int:
                     scenario.n_rounds if options.rounds is None else options.rounds,
                     options.n_tokens or scenario.n_tokens, options.duo, options.peers.resolve(), options.only,
                     Path(folder), stack, options.machine, time.monotonic() + 60 * options.minutes,
+                    questions=options.questions, per_category=options.per_category, n_turns=options.turns,
+                    temperatures=options.temperature, journal=options.json and options.json.with_suffix(".jsonl"),
                 )  # fmt: skip
                 outcome = scenario.run(setup)
             except (DuoError, OSError, httpx.HTTPError) as error:

@@ -22,7 +22,7 @@ from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
 from duo.engine.cores import usable_cores
 from duo.engine.statistics import Statistics
 
-N_CTX = 2048
+N_CTX = 4096
 ALONE = "--lookup off"  # without -md, the target alone
 N_MAX, P_MIN = (2, 3, 4, 8), (0.0, 0.5)  # of llama-speculative-simple
 # Of programs without a draft model; tokens matched and drafted, whose defaults are 12 and 48.
@@ -50,11 +50,18 @@ class Setup:
     stack: ExitStack  # stops processes at the end
     machine: str = ""  # FILE[:PAIR], of two-devices
     end: float = math.inf  # by time.monotonic(), of the rounds
+    may_end: bool = False  # whether texts may end by themselves
+    # Of spec-bench
+    questions: Path | None = None
+    per_category: int | None = None  # questions of each category; None: all
+    n_turns: int | None = None  # of each question; None: all
+    temperatures: Sequence[float] = (0.0,)
+    journal: Path | None = None  # of finished texts
 
     @property
     def job(self) -> Job:
         """That of all contestants, without the prompt."""
-        return Job(self.target, self.draft, "", Path("PROMPT"), self.n_tokens, N_CTX)
+        return Job(self.target, self.draft, "", Path("PROMPT"), self.n_tokens, N_CTX, may_end=self.may_end)
 
     def config(self, name: str) -> dict[str, str]:
         """The environment variable for a separate configuration folder, and so a separate profile."""
@@ -80,17 +87,15 @@ class Duo:
     options: Sequence[str]  # {draft} is replaced by the draft
     program: Sequence[str]
     variables: Mapping[str, str]  # of the environment
-    may_end: bool = False  # whether a text may end by itself
 
     def command(self, job: Job) -> list[str]:
-        shared = [word for word in text_options(job) if not (self.may_end and word == "--ignore-eos")]
-        return [*self.program, *shared, *(option.format(draft=job.draft) for option in self.options),
+        return [*self.program, *text_options(job), *(option.format(draft=job.draft) for option in self.options),
                 "--json", str(_report(job))]  # fmt: skip
 
     def __call__(self, job: Job, stop: threading.Event) -> Run:
-        """See Contestant. A text that ends by itself has at least two tokens."""
+        """See Contestant."""
         start = partial(run_process, self.command(job), self.variables, stop)
-        return checked(self.name, 2 if self.may_end else job.n_tokens, start, partial(_read, _report(job)))
+        return checked(self.name, job.n_least, start, partial(_read, _report(job)))
 
 
 def _report(job: Job) -> Path:
@@ -113,16 +118,16 @@ def _read(report: Path, cost: Cost) -> Run:
     )  # fmt: skip
 
 
-def duo(setup: Setup, name: str, options: str, program: Sequence[str] = (), *, may_end: bool = False) -> Contestant:
+def duo(setup: Setup, name: str, options: str, program: Sequence[str] = ()) -> Contestant:
     """duo with these options, which may name the draft. `program` replaces the command.
 
     Without `ALONE`, it also looks up candidates in the text itself.
     """
-    return Contestant(name, Duo(name, split(options), program or setup.duo, setup.config(name), may_end))
+    return Contestant(name, Duo(name, split(options), program or setup.duo, setup.config(name)))
 
 
-def commands(setup: Setup, options: Mapping[str, str], *, may_end: bool = False) -> list[Contestant]:
-    return [duo(setup, name, each, may_end=may_end) for name, each in options.items()]
+def commands(setup: Setup, options: Mapping[str, str]) -> list[Contestant]:
+    return [duo(setup, name, each) for name, each in options.items()]
 
 
 def patched(code: str) -> list[str]:
@@ -145,6 +150,22 @@ def speculative(
         name = f"{SPECULATIVE} -t {setting}" + (f" p={p_min:g}" if p_min else "")
         found.append(Contestant(name, program, n_max=str(n_max)))
     return found
+
+
+def settings() -> dict[str, list[str]]:
+    """llama.cpp's settings of speculation by name: with a draft, with the text itself, and with both."""
+    draft = "--spec-type draft-simple -md {draft}"
+    found = {"draft": draft}
+    found |= {
+        f"draft n={n} p={p:g}": f"{draft} --spec-draft-n-max {n} --spec-draft-p-min {p:g}"
+        for n, p in product((2, 4, 8), P_MIN)
+    }
+    found |= {kind: f"--spec-type {kind}" for kind in ("ngram-simple", "ngram-map-k", "ngram-mod")}
+    for name, sizes in NGRAMS.items():
+        kind = name.split()[0]
+        found[name] = " ".join([f"--spec-type {kind}", *(f"--spec-{kind}-{size}" for size in sizes.split())])
+    both = found["ngram-mod n=3, m=8"].replace("ngram-mod", "draft-simple,ngram-mod", 1)
+    return {name: each.replace("=", " ").split() for name, each in (found | {"both": f"{both} -md {{draft}}"}).items()}
 
 
 def ngrams(setup: Setup) -> list[Contestant]:

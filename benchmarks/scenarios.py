@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks import engine, gpu, models, sampling, servers, soak, two_devices
+from benchmarks import engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
 from duo.bench.contestants import drafting
@@ -107,7 +107,7 @@ def _translated(setup: Setup) -> list[Contestant]:
 def _fastest(setup: Setup) -> list[Contestant]:
     """duo without a profile, with one from three other texts, and with each schedule."""
     forced = {FORCED + name.value: f"{DRAFT} --no-profile --schedule {name.value}" for name in Schedule}
-    return [*_runs(setup, ALONE), *commands(setup, forced, may_end=True)]
+    return [*_runs(setup, ALONE), *commands(setup, forced)]
 
 
 def _fastest_peers(setup: Setup) -> list[Contestant]:
@@ -117,10 +117,10 @@ def _fastest_peers(setup: Setup) -> list[Contestant]:
 
 
 def _runs(setup: Setup, options: str) -> list[Contestant]:
-    fourth = duo(setup, FOURTH, f"-md {{draft}} {options}", may_end=True)
+    fourth = duo(setup, FOURTH, f"-md {{draft}} {options}")
     for file in setup.prompt_files[-_N_EARLIER:]:
         setup.write(fourth, file)
-    return [duo(setup, FIRST, f"-md {{draft}} {options} --no-profile", may_end=True), fourth]
+    return [duo(setup, FIRST, f"-md {{draft}} {options} --no-profile"), fourth]
 
 
 class Fastest(Comparison):
@@ -130,7 +130,8 @@ class Fastest(Comparison):
     """
 
     def run(self, setup: Setup) -> Outcome:
-        alone, files = duo(setup, "", f"{ALONE} --schedule off --no-profile", may_end=True), []
+        setup = replace(setup, may_end=True)
+        alone, files = duo(setup, "", f"{ALONE} --schedule off --no-profile"), []
         for file in setup.prompt_files:
             try:
                 run = setup.write(alone, file)
@@ -163,6 +164,10 @@ SCENARIOS: dict[str, Scenario] = {
     "fastest-peers": Fastest(
         "A first run and a fourth one with all defaults, and llama.cpp's programs with many settings",
         (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=_fastest_peers, bars=PEER_BARS,
+    ),
+    "spec-bench": spec_bench.SpecBench(
+        "duo and llama.cpp's programs with many settings on --questions FILE, per category",
+        (*SMOLLM2, *TINYLLAMA),
     ),
     "first-token": Comparison(
         "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,

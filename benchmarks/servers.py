@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -127,30 +128,47 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def llama_server(setup: Setup, threads: int, *more: str) -> Contestant:
+def llama_server(setup: Setup, threads: int, *more: str, name: str = "") -> Contestant:
     """A client of llama-server, without its prompt cache and checkpoints: each prompt is processed as a whole."""
-    port = free_port()
-    options = ["-c", str(N_CTX), "-np", "1", "-t", str(threads), "-cram", "0", "-ctxcp", "0", "-dev", "none"]
-    where = ["--host", "127.0.0.1", "--port", str(port)]
-    command = [str(setup.program("llama-server")), "-m", str(setup.target), *options, *where]
-    command += [str(setup.draft) if word == "{draft}" else word for word in more]
-    process = setup.stack.enter_context(Child(command))
-    url = f"http://127.0.0.1:{port}"
-    wait_until_healthy(url, process)
+    client = LlamaServer(setup, ["-t", str(threads), *more])
+    return Contestant(name or f"llama-server -t {threads}" + (" and the draft" if more else ""), client)
 
-    def write(job: Job, _: threading.Event) -> Run:
-        request = {"prompt": job.prompt, "n_predict": job.n_tokens, "temperature": 0.0, "ignore_eos": True,
-                   "cache_prompt": False, "stream": True}  # fmt: skip
-        events = list(streamed(f"{url}/completion", request))
-        timings = events[-1].get("timings") if events else None
-        if timings is None:
-            raise ParseError(f"llama-server: no timings in {str(events[-1:])[:200]}")
+
+@dataclass(slots=True)
+class LlamaServer:
+    """Requests streamed texts from a llama-server, which starts at the first one. Times are by the client's clock."""
+
+    setup: Setup
+    more: Sequence[str]  # options; {draft} is replaced by the draft
+    url: str = ""
+
+    def __call__(self, job: Job, _: threading.Event) -> Run:
+        """See Contestant."""
+        url = self.url = self.url or self._start()
+        request = {"prompt": job.prompt, "n_predict": job.n_tokens, "temperature": job.temperature, "seed": 1,
+                   "ignore_eos": not job.may_end, "cache_prompt": False, "stream": True}  # fmt: skip
+        began, times, text, event = time.monotonic(), list[float](), "", dict[str, Any]()
+        for event in streamed(f"{url}/completion", request):
+            if piece := event.get("content"):
+                times.append(time.monotonic())
+                text += piece
+        timings = event.get("timings")
+        if timings is None or not times:
+            raise ParseError(f"llama-server: no text or timings in {str(event)[:200]}")
+        n, seconds = int(timings["predicted_n"]), times[-1] - times[0]
         figures = {"prompt_tokens_per_s": timings["prompt_per_second"], "verified": timings.get("draft_n"),
-                   "accepted": timings.get("draft_n_accepted")}  # fmt: skip
-        text = "".join(event.get("content", "") for event in events).strip("\n")
-        return Run(text, int(timings["predicted_n"]), timings["predicted_per_second"], figures)
+                   "accepted": timings.get("draft_n_accepted"), "first_token_s": times[0] - began}  # fmt: skip
+        return Run(text.strip("\n"), n, (n - 1) / seconds if seconds else 0.0, figures)
 
-    return Contestant(f"llama-server -t {threads}" + (" and the draft" if more else ""), write)
+    def _start(self) -> str:
+        setup, port = self.setup, free_port()
+        options = ["-c", str(N_CTX), "-np", "1", "-cram", "0", "-ctxcp", "0", "-dev", "none"]
+        where = ["--host", "127.0.0.1", "--port", str(port)]
+        command = [str(setup.program("llama-server")), "-m", str(setup.target), *options, *where]
+        command += [str(setup.draft) if word == "{draft}" else word for word in self.more]
+        process = setup.stack.enter_context(Child(command))
+        wait_until_healthy(f"http://127.0.0.1:{port}", process)
+        return f"http://127.0.0.1:{port}"
 
 
 class Relay:

@@ -40,14 +40,15 @@ PROGRAMS = tuple(_FLAGS)
 # The figures in what a program prints on stdout and then on stderr.
 _FIGURES = {
     # llama-completion evaluates the first token with the prompt.
-    "llama-completion": r"prompt eval time = .*?, +(?P<prompt_tokens_per_s>[\d.]+) tokens per second(?s:.*)"
-    r" eval time = .*/ +(?P<tokens>\d+) runs +\( *(?P<target_ms_per_decode>[\d.]+) ms per token,"
+    "llama-completion": r"prompt eval time = +(?P<prompt_ms>[\d.]+) ms .*?,"
+    r" +(?P<prompt_tokens_per_s>[\d.]+) tokens per second"
+    r"(?s:.*) eval time = .*/ +(?P<tokens>\d+) runs +\( *(?P<target_ms_per_decode>[\d.]+) ms per token,"
     r" +(?P<tokens_per_s>[\d.]+) tokens per second",
     "llama-cli": r"\n\[ Prompt: (?P<prompt_tokens_per_s>[\d.]+) t/s \| Generation: (?P<tokens_per_s>[\d.]+) t/s \]",
     # It may decode a few more tokens than requested.
-    SPECULATIVE: r"encoded +\d+ tokens in .*speed: +(?P<prompt_tokens_per_s>[\d.]+) t/s(?s:.*)decoded +(?P<tokens>\d+) "
-    r"tokens in .*speed: +(?P<tokens_per_s>[\d.]+) t/s(?s:.*)n_drafted += +(?P<verified>\d+)(?s:.*)"
-    r"n_accept += +(?P<accepted>\d+)",
+    SPECULATIVE: r"encoded +\d+ tokens in +(?P<prompt_s>[\d.]+) seconds, speed: +(?P<prompt_tokens_per_s>[\d.]+) t/s"
+    r"(?s:.*)decoded +(?P<tokens>\d+) tokens in .*speed: +(?P<tokens_per_s>[\d.]+) t/s"
+    r"(?s:.*)n_drafted += +(?P<verified>\d+)(?s:.*)n_accept += +(?P<accepted>\d+)",
 }
 # Kills the process group at EOF on standard input, a pipe that closes when this process exits.
 _GUARD = 'read -r _; kill -s KILL -- "-$0"'
@@ -58,7 +59,7 @@ AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 def write_here(engine: Engine, sources: Sources, job: Job, stop: threading.Event) -> Run:
     """A text of `engine`, whose KV cache is empty at first. What the policy of `sources` has learned remains."""
     engine.call(lambda slot: slot.forget())
-    config = GenerationConfig(stop=StopConfig(job.n_tokens, (), True))
+    config = GenerationConfig(stop=StopConfig(job.n_tokens, (), not job.may_end))
     with engine.start(engine.tokenize(job.prompt), config, sources=sources) as stream:
         found = stream.completion()
     if stop.is_set():  # which also interrupts the engine
@@ -135,13 +136,13 @@ class Program:
     def __call__(self, job: Job, stop: threading.Event) -> Run:
         """Write a text: see Contestant. Raises ParseError if it fails, stops early or its output cannot be parsed."""
         start = partial(run_process, self.command(job), stop)
-        return checked(self.name, job.n_tokens, start, partial(self.parse, job))
+        return checked(self.name, job.n_least, start, partial(self.parse, job))
 
     def command(self, job: Job) -> list[str]:
         """The command line."""
-        greedy = ["--temp", "0", "--no-escape", *_FLAGS[self.name], "-t", str(self.threads)]
+        shared = ["--no-escape", *_FLAGS[self.name], "-t", str(self.threads)]
         more = [str(job.draft) if word == "{draft}" else word for word in self.more]
-        return [str(self.path), *text_options(job), *greedy, *more]
+        return [str(self.path), *text_options(job), *shared, *more]
 
     def parse(self, job: Job, ended: Ended[str]) -> Run:
         """Parse its output. Raises ParseError."""
@@ -153,7 +154,10 @@ class Program:
         n, rate, text = figures.pop("tokens", None), figures.pop("tokens_per_s"), ended.stdout[: found.start()]
         n_tokens = None if n is None else int(n) + (self.name == "llama-completion")
         if self.name == "llama-completion":
-            return Run(text.strip("\n"), n_tokens, rate, figures)
+            figures["first_token_s"] = figures.pop("prompt_ms") / 1000
+            return Run(text.strip("\n").removesuffix(" [end of text]"), n_tokens, rate, figures)
+        if self.name == SPECULATIVE:
+            figures["first_token_s"] = figures.pop("prompt_s") + 1 / rate
         data = job.prompt.encode()
         if self.name == "llama-cli" and len(data) > _ECHOED:
             data = data[:_ECHOED] + b" ... (truncated)"
@@ -167,7 +171,8 @@ class Program:
 def text_options(job: Job) -> list[str]:
     """The options of a job that all programs and duo share."""
     files = ["-m", str(job.target), "-f", str(job.prompt_file)]
-    return [*files, "-n", str(job.n_tokens), "-c", str(job.n_ctx), "--ignore-eos"]
+    sampling = ["--temp", f"{job.temperature:g}", "--seed", "1", *([] if job.may_end else ["--ignore-eos"])]
+    return [*files, "-n", str(job.n_tokens), "-c", str(job.n_ctx), *sampling]
 
 
 def drafting(threads: int, n_max: int, p_min: float = 0.0) -> list[str]:

@@ -105,7 +105,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The request to every contestant: `n_tokens` greedy tokens after a raw prompt, end-of-text tokens ignored."""
+    """The request to every contestant: `n_tokens` tokens after a raw prompt."""
 
     target: Path
     draft: Path | None
@@ -113,6 +113,13 @@ class Job:
     prompt_file: Path  # the prompt and one newline, which the programs strip
     n_tokens: int
     n_ctx: int
+    temperature: float = 0.0
+    may_end: bool = False  # whether the text may end by itself, after two tokens or more
+
+    @property
+    def n_least(self) -> int:
+        """The least number of tokens of a valid run."""
+        return 2 if self.may_end else self.n_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)

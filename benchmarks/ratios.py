@@ -1,0 +1,163 @@
+"""duo over llama.cpp per kind of text: over plain decoding, over the best single setting, and over an oracle.
+
+The best single setting is what a patient user would have chosen: the fastest on one half of the prompts, compared on
+the other half, because the maximum of noisy runs flatters itself. The oracle uses the fastest setting of each prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Any
+
+from benchmarks.runner import Verdict
+from duo.bench.results import Range, markdown_table, speed_up, spread
+
+PLAIN, DUO = "llama-completion", "duo"
+REPEATS, DISTINCT = "not repeating", 0.6  # at least this share of distinct 4-grams
+_LEAST_TOKENS = 8  # shorter texts have no rate
+_LONG = ("summarization", "rag")  # the categories with long prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One generated text: a line of the journal."""
+
+    pair: str
+    question: str
+    category: str
+    turn: int  # from 1
+    temperature: float
+    contestant: str
+    tokens: int
+    tokens_per_s: float  # after the first token
+    first_token_s: float  # with the prompt, without loading
+    distinct: float  # see distinct_share()
+    text: str
+
+    @property
+    def prompt(self) -> tuple[Any, ...]:
+        """What the contestants have in common."""
+        return self.pair, self.question, self.turn, self.temperature
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Of this text."""
+        return (*self.prompt, self.contestant)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One prompt. Rates are tokens/s over those of plain decoding."""
+
+    category: str
+    distinct: float  # share of the distinct 4-grams of plain decoding's text
+    duo: float
+    single: float
+    oracle: float
+    time: float  # duo's to the last token, prompt included, over the best single setting's
+
+
+Figure = Callable[[Ratio], float]
+FIGURES: dict[str, Figure] = {
+    "over plain": lambda ratio: ratio.duo,
+    "over the best single setting": lambda ratio: ratio.duo / ratio.single,
+    "over the oracle": lambda ratio: ratio.duo / ratio.oracle,
+    "time to the last token": lambda ratio: ratio.time,
+}
+OVER_PLAIN, OVER_SINGLE, OVER_ORACLE, TIME = FIGURES
+
+
+class Ratios:
+    """The ratios of the prompts that all contestants have answered, and the best setting of each half of them."""
+
+    def __init__(self, texts: Iterable[Text]) -> None:
+        prompts: dict[tuple[Any, ...], dict[str, Text]] = {}
+        for text in texts:
+            prompts.setdefault(text.prompt, {})[text.contestant] = text
+        names = {name for found in prompts.values() for name in found}
+        known = [found for found in prompts.values() if found.keys() == names and _has_rates(found)]
+        self.n_left_out = len(prompts) - len(known)
+        self.ratios, self.singles = list[Ratio](), list[str]()
+        if DUO not in names or not known:
+            return
+        peers = sorted(name for name in names if not name.startswith(DUO))
+        plain = _fastest([name for name in peers if name.startswith(PLAIN)], known)
+        halves = _halves(known, plain)
+        for half, other in zip(halves, reversed(halves), strict=True):
+            single = _fastest(peers, other or half)
+            self.singles.append(single)
+            self.ratios += [_ratio(found, plain, single, peers) for found in half]
+
+    def groups(self) -> dict[str, list[Ratio]]:
+        """By category, then all, and those whose text does not repeat itself."""
+        found: dict[str, list[Ratio]] = {}
+        for ratio in sorted(self.ratios, key=lambda ratio: ratio.category):
+            found.setdefault(ratio.category, []).append(ratio)
+        return found | {"all": self.ratios, REPEATS: [each for each in self.ratios if each.distinct >= DISTINCT]}
+
+    def table(self) -> list[str]:
+        """A row for each group, with 95 % intervals over its prompts."""
+        lines = [["", "prompts", *FIGURES]]
+        for name, ratios in self.groups().items():
+            cells = [spread(_mean(figure, ratios), 2) for figure in FIGURES]
+            lines.append([name, str(len(ratios)), *cells])
+        return [*markdown_table(lines), "", f"Best single setting of each half: {', '.join(self.singles)}."]
+
+    def verdicts(self) -> list[Verdict]:
+        """The bars of each pair; those over all pairs are in benchmarks/NOTES.md."""
+        groups = self.groups()
+        long = [ratio for name in _LONG for ratio in groups.get(name, [])]
+        kinds = {name: found for name, found in groups.items() if name not in ("all", REPEATS)}
+        worst = min(kinds, key=lambda name: _mean(OVER_PLAIN, kinds[name]) or Range(0.0), default="")
+        return [
+            Verdict(f"{DUO} {OVER_SINGLE}", _mean(OVER_SINGLE, self.ratios), least=1.0),
+            Verdict(f"{DUO} {OVER_ORACLE}", _mean(OVER_ORACLE, self.ratios), least=0.95),
+            Verdict(f"{DUO} {OVER_PLAIN}, {worst} (worst)", _mean(OVER_PLAIN, kinds.get(worst, [])), least=0.97),
+            Verdict(f"{DUO} {OVER_SINGLE}, {REPEATS}", _mean(OVER_SINGLE, groups[REPEATS]), least=1.0),
+            Verdict(f"{TIME}, long prompts", _mean(TIME, long), most=1.0),
+        ]
+
+    def bars(self) -> tuple[list[str], dict[str, list[float]]]:
+        """The series of a chart, and their rates over plain decoding in each group."""
+        series: dict[str, Figure] = {
+            DUO: lambda ratio: ratio.duo, "best single setting": lambda ratio: ratio.single,
+            "best setting of each prompt": lambda ratio: ratio.oracle,
+        }  # fmt: skip
+        groups = {name: found for name, found in self.groups().items() if found}
+        return list(series), {
+            name: [geometric_mean(map(rate, found)) for rate in series.values()] for name, found in groups.items()
+        }
+
+
+def _mean(name: str, ratios: Sequence[Ratio]) -> Range | None:
+    return speed_up(list(map(FIGURES[name], ratios)))
+
+
+def _has_rates(found: Mapping[str, Text]) -> bool:
+    return all(text.tokens >= _LEAST_TOKENS and text.tokens_per_s > 0 for text in found.values())
+
+
+def _halves(prompts: Sequence[dict[str, Text]], plain: str) -> tuple[list[dict[str, Text]], list[dict[str, Text]]]:
+    """Every other prompt of each category."""
+    halves: tuple[list[dict[str, Text]], list[dict[str, Text]]] = ([], [])
+    n_seen: dict[str, int] = {}
+    for found in prompts:
+        category = found[plain].category
+        n_seen[category] = n_seen.get(category, -1) + 1
+        halves[n_seen[category] % 2].append(found)
+    return halves
+
+
+def _fastest(names: Sequence[str], prompts: Sequence[Mapping[str, Text]]) -> str:
+    return max(names, key=lambda name: geometric_mean([found[name].tokens_per_s for found in prompts]))
+
+
+def _ratio(found: Mapping[str, Text], plain: str, single: str, peers: Sequence[str]) -> Ratio:
+    base = found[plain]
+    rates = {name: text.tokens_per_s / base.tokens_per_s for name, text in found.items()}
+    # Near-ties end texts at different places: the time is that of as many tokens as plain decoding wrote.
+    last_s = {name: each.first_token_s + (base.tokens - 1) / each.tokens_per_s for name, each in found.items()}
+    oracle = max(rates[name] for name in peers)
+    return Ratio(base.category, base.distinct, rates[DUO], rates[single], oracle, last_s[DUO] / last_s[single])

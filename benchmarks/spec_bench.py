@@ -1,0 +1,127 @@
+"""Spec-Bench: duo as a user starts it, and llama.cpp's programs with many settings, per kind of text.
+
+Each turn of each question is a prompt in the target's chat template. Earlier answers in it are plain decoding's, so
+that all contestants get the same prompts. A text ends where the model ends it. Each finished text is a line of a
+journal, from which an interrupted run continues.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chart import bar_chart
+from benchmarks.contestants import ALONE, Setup, duo, plain_program, settings
+from benchmarks.questions import Question, chosen, read_questions
+from benchmarks.ratios import DUO, PLAIN, Ratios, Text
+from benchmarks.runner import Outcome, Scenario, models, note
+from benchmarks.servers import llama_server
+from duo.bench.contestants import SPECULATIVE, Program
+from duo.bench.rounds import Contestant, ParseError, distinct_share, with_prompt
+from duo.config import ModelConfig
+from duo.engine.cores import usable_cores
+from duo.errors import UsageError
+from duo.llama.model import Model
+
+OFF = f"{DUO} off"
+
+
+class Journal:
+    """The finished texts, one JSON object per line; a new one is appended at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.texts, self._path = dict[tuple[Any, ...], Text](), path
+        with suppress(FileNotFoundError):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError, TypeError):  # the last line may be incomplete
+                    self._keep(Text(**json.loads(line)))
+
+    def _keep(self, text: Text) -> None:
+        self.texts[text.key] = text
+
+    def add(self, text: Text) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(text)) + "\n")
+        self._keep(text)
+
+
+class SpecBench(Scenario):
+    """See the module."""
+
+    def run(self, setup: Setup) -> Outcome:
+        """See Scenario. After Ctrl-C, or when the time is over, returns the results so far."""
+        if setup.questions is None:
+            raise UsageError("spec-bench needs --questions FILE: see benchmarks/README.md")
+        questions = chosen(read_questions(setup.questions), setup.per_category)
+        path = setup.journal or setup.folder / "texts.jsonl"
+        profiles = path.with_suffix(".profiles") / setup.pair  # those of an interrupted run go on
+        profiles.mkdir(parents=True, exist_ok=True)
+        journal, complete = Journal(path), False
+        setup = replace(setup, may_end=True)
+        with suppress(KeyboardInterrupt):
+            complete = write_all(setup, questions, contestants(replace(setup, folder=profiles)), journal)
+        texts = [text for text in journal.texts.values() if text.pair == setup.pair]
+        lines, document = list[str](), {"models": models(setup), "complete": complete}
+        document["texts"] = [asdict(text) for text in texts]
+        verdicts = []
+        for temperature in setup.temperatures:
+            found = Ratios([text for text in texts if text.temperature == temperature])
+            lines += [f"Temperature {temperature:g}:", "", *found.table(), ""]
+            verdicts += found.verdicts()
+            if setup.journal is not None and found.ratios:
+                chart = path.with_name(f"{path.stem}-{setup.pair}-{temperature:g}.svg")
+                chart.write_text(bar_chart(f"{setup.pair}: tokens/s over plain decoding", *found.bars()))
+        return Outcome(lines, document, verdicts)
+
+
+def contestants(setup: Setup) -> list[Contestant]:
+    """duo without flags and without speculation; plain decoding; two programs with each setting."""
+    n = usable_cores()
+    found = [duo(setup, DUO, "-md {draft}"), duo(setup, OFF, ALONE)]
+    found += [plain_program(setup, PLAIN, threads) for threads in dict.fromkeys((1, n))]
+    for name, options in settings().items():
+        program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, options)
+        found.append(Contestant(f"{SPECULATIVE} {name}", program))
+        found.append(llama_server(setup, n, *options, name=f"llama-server {name}"))
+    return [each for each in found if each.name.startswith(tuple(setup.only) or "")]
+
+
+def write_all(setup: Setup, questions: Sequence[Question], found: Sequence[Contestant], journal: Journal) -> bool:
+    """Write every text that the journal lacks. False if the time is over before."""
+    template = Model(ModelConfig(setup.target), vocabulary_only=True).apply_chat_template
+    for question, temperature in product(questions, setup.temperatures):
+        messages: list[dict[str, str]] = []
+        for turn, asked in enumerate(question.turns[: setup.n_turns], 1):
+            messages.append({"role": "user", "content": asked})
+            about = (setup.pair, question.key, turn, temperature)
+            order = random.Random(repr(about)).sample(found, len(found))
+            job = with_prompt(replace(setup.job, temperature=temperature), template(messages), setup.folder / "prompt")
+            for contestant in order:
+                if (*about, contestant.name) in journal.texts:
+                    continue
+                if time.monotonic() > setup.end:
+                    return False
+                try:
+                    run = contestant.write(job, threading.Event())
+                except ParseError as error:  # such as a text that ends at once
+                    note(f"{question.key} {contestant.name}: {error}")
+                    continue
+                first_s = run.figures["first_token_s"]
+                assert run.tokens is not None
+                assert first_s is not None
+                share = round(distinct_share(run.text, job.prompt), 3)
+                text = Text(*about[:2], question.category, *about[2:], contestant.name, run.tokens, run.tokens_per_s,
+                            first_s, share, run.text)  # fmt: skip
+                journal.add(text)
+                note(f"{question.key} {question.category:<14} {contestant.name:<48} {run.tokens_per_s:8.1f} t/s")
+            answer = journal.texts.get((*about, OFF))
+            messages.append({"role": "assistant", "content": "" if answer is None else answer.text})
+    return True
