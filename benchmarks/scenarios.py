@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks import engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
+from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
 from duo.bench.contestants import drafting
@@ -231,6 +231,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "engine": engine.EngineCost(
         "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
+    ),
+    "clients": clients.Clients(
+        "A lead, and llama-server with a slot for each, with one, two and four clients at once", n_tokens=128
     ),
     "soak": soak.Soak(
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",

@@ -144,7 +144,7 @@ class LlamaServer:
 
     def __call__(self, job: Job, _: threading.Event) -> Run:
         """See Contestant."""
-        url = self.url = self.url or self._start()
+        url = self.url = self.url or start_llama_server(self.setup, "-np", "1", *self.more)
         request = {"prompt": job.prompt, "n_predict": job.n_tokens, "temperature": job.temperature, "seed": 1,
                    "ignore_eos": not job.may_end, "cache_prompt": False, "stream": True}  # fmt: skip
         began, times, text, event = time.monotonic(), list[float](), "", dict[str, Any]()
@@ -160,15 +160,16 @@ class LlamaServer:
                    "accepted": timings.get("draft_n_accepted"), "first_token_s": times[0] - began}  # fmt: skip
         return Run(text.strip("\n"), n, (n - 1) / seconds if seconds else 0.0, figures)
 
-    def _start(self) -> str:
-        setup, port = self.setup, free_port()
-        options = ["-c", str(N_CTX), "-np", "1", "-cram", "0", "-ctxcp", "0", "-dev", "none"]
-        where = ["--host", "127.0.0.1", "--port", str(port)]
-        command = [str(setup.program("llama-server")), "-m", str(setup.target), *options, *where]
-        command += [str(setup.draft) if word == "{draft}" else word for word in self.more]
-        process = setup.stack.enter_context(Child(command))
-        wait_until_healthy(f"http://127.0.0.1:{port}", process)
-        return f"http://127.0.0.1:{port}"
+
+def start_llama_server(setup: Setup, *more: str) -> str:
+    """Start a llama-server on the CPU, which ends with the scenario; {draft} is replaced by the draft. Its URL."""
+    options = ["-c", str(N_CTX), "-cram", "0", "-ctxcp", "0", "-dev", "none"]
+    where = ["--host", "127.0.0.1", "--port", str(port := free_port())]
+    command = [str(setup.program("llama-server")), "-m", str(setup.target), *options, *where]
+    command += [str(setup.draft) if word == "{draft}" else word for word in more]
+    process = setup.stack.enter_context(Child(command))
+    wait_until_healthy(url := f"http://127.0.0.1:{port}", process)
+    return url
 
 
 class Relay:
