@@ -14,13 +14,15 @@ from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
-from duo.llama.memory import check_memory
+from duo.llama.memory import available_bytes, check_memory
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 
 Logits = npt.NDArray[np.float32]
 
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+_FLOATS = ("f32", "f16", "bf16")  # other types of the V cache need flash attention
+_SCORES_SHARE = 8  # of the available memory
 _ABORTED = 2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
@@ -262,8 +264,19 @@ def _params(model: Model, config: ContextConfig) -> Any:
     params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
     params.n_outputs_max = max(2, config.n_outputs_max)
     params.n_threads, params.n_threads_batch = config.n_threads, config.n_threads_batch
-    params.flash_attn_type = 1 if config.exact else _FLASH_ATTN[config.flash_attn]
+    params.flash_attn_type = _FLASH_ATTN["on" if config.exact else _flash_attn(model, config)]
     params.type_k, params.type_v = CACHE_TYPES[config.type_k][0], CACHE_TYPES[config.type_v][0]
     params.swa_full = True  # a windowed cache loses what a rollback needs
     params.no_perf = True
     return params
+
+
+def _flash_attn(model: Model, config: ContextConfig) -> str:
+    """Off if it is auto on the CPU, unless the scores of a batch need much memory: see benchmarks/NOTES.md.
+
+    ggml's kernel for the CPU takes each row of a batch by itself (ggml-cpu/ops.cpp, flash_attn_ext_f16_one_chunk): with
+    1,000 tokens in the cache, eight rows take 2.4 times as long as by matrix products.
+    """
+    fits = model.size.scores_bytes(config) <= available_bytes() // _SCORES_SHARE
+    is_slow = model.places == {CPU} and config.type_v in _FLOATS
+    return "off" if config.flash_attn == "auto" and is_slow and fits else config.flash_attn

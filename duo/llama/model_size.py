@@ -72,9 +72,14 @@ class ModelSize:
         n_ff = max(number("feed_forward_length"), number("expert_used_count") * number("expert_feed_forward_length"))
         embeddings = n_tokens * 4 * number("embedding_length") * (7 + n_copies)
         masks = n_tokens * (2 if flash else 4) * cells * n_masks * n_copies
-        scores = 0 if flash else n_tokens * 4 * number("attention.head_count") * cells
+        scores = 0 if flash else self.scores_bytes(config)
         logits = min(n_tokens, config.n_outputs_max) * 4 * len(self.head.tokens)
         return embeddings + max(logits, masks + max(scores, n_tokens * 4 * 2 * n_ff))
+
+    def scores_bytes(self, config: ContextConfig) -> int:
+        """The scores of all heads of a layer for a batch of n_ubatch tokens, without flash attention."""
+        cells = n_cells(config)
+        return min(config.n_ubatch, config.n_batch, cells) * 4 * self.head.number("attention.head_count") * cells
 
     def staging_bytes(self, config: ContextConfig) -> int:
         """More of them if layers stay on the host: in a prefill, tensors and caches are copied to a device in turn."""

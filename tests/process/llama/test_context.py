@@ -62,6 +62,24 @@ def make(model: Model) -> Iterator[Make]:
         yield lambda **more: stack.enter_context(closing(Context(model, ContextConfig(256, 1, 1, **more))))
 
 
+@pytest.mark.parametrize(
+    ("about", "flash_attn"), [({}, "off"), ({"type_v": "q8_0"}, "on"), ({"exact": True}, "on")], ids=str
+)
+def test_on_the_cpu_flash_attention_is_off_unless_it_is_needed(
+    text: list[int], make: Make, about: dict[str, Any], flash_attn: str
+) -> None:
+    expected = make(flash_attn=flash_attn, **about).decode(text[:5], 1).copy()
+    assert np.array_equal(make(**about).decode(text[:5], 1), expected)
+
+
+def test_flash_attention_is_used_where_scores_would_need_much_memory(
+    text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = make(flash_attn="on").decode(text[:5], 1).copy()
+    monkeypatch.setattr("duo.llama.context._SCORES_SHARE", 10**9)
+    assert np.array_equal(make().decode(text[:5], 1), expected)
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_the_full_context_can_be_used_and_no_more(text: list[int], make: Make, exact: bool) -> None:
     context = make(exact=exact)
