@@ -91,6 +91,11 @@ def contestants(setup: Setup) -> list[Contestant]:
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, options)
         found.append(Contestant(f"{SPECULATIVE} {name}", program))
         found.append(llama_server(setup, n, *options, name=f"llama-server {name}"))
+    # By hand, a patient user also finds this: on CPUs, attention is then faster where a text is long.
+    by_hand = {"plain": [], **settings()}
+    found += [
+        llama_server(setup, n, *by_hand[name], "-fa", "off", name=f"llama-server {name} -fa off") for name in by_hand
+    ]
     return [each for each in found if each.name.startswith(tuple(setup.only) or "")]
 
 

@@ -6,32 +6,39 @@ is a hash table with chains, as in Deflate (RFC 1951, section 4): a token takes 
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from duo.spec.constants import DEFAULT
 from duo.spec.types import Guess, Origin, Proposal, common_prefix
 
 _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last two are preferred to those of the last
-_EARLIER = 8  # occurrences that are compared: the longest match wins, of equal ones that nearest to the last match
+_EARLIER = 8  # occurrences that vote, the latest ones
 _LONGEST = 32  # tokens of a match beyond which it is not compared
 _HOPELESS = 0.1  # survival after which no candidate is worth a decode
-# Factors of the confidence, where several occurrences were compared: all had the same next token, or not.
-_UNANIMOUS, _DISPUTED = 2.0, 0.5
 _NOTHING = Proposal(origin=Origin.LOOKUP)
 
 
-class Lookup:
-    """An index of a text, and the match of its end with an earlier part. One thread calls it.
+class Vote(NamedTuple):
+    """What most of the matches predict."""
 
-    The confidence of a candidate is the number of tokens before it that match, times a factor for what followed the
-    other occurrences. Every predicted token is compared with the text, verified or not: how often candidates of a
-    confidence are right is learned anew for each text.
+    token: int
+    matches: list[tuple[int, int]]  # those that predict it: number of tokens, and the position of the token
+    log_length: float  # of the longest of them
+    unity: float  # the share of their votes, with a weight for how many matches vote
+
+
+class Lookup:
+    """An index of a text, and the matches of its end with earlier parts. One thread calls it.
+
+    Each match votes for the token that follows it, with the square of its length. The chance that the vote is right is
+    a logistic function of the length, of the share of the votes, and of how often the last predictions were right; its
+    offset is learned in each text, from every predicted token, verified or not (benchmarks/NOTES.md).
     """
 
-    EDGES = (0.75, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0, 16.0, 24.0, 33.0)  # between the bins of confidence
-    # How often each bin is right: texts of two models that repeat their prompts, prose and chat (benchmarks/NOTES.md).
-    PRIOR = (0.17, 0.32, 0.58, 0.63, 0.75, 0.8, 0.87, 0.91, 0.95, 0.98, 0.99)
+    OFFSET, LENGTH, SHARE, SHARE_OF_MANY, RECENT = -4.45, 0.68, 3.7, 1.11, 1.05  # see _chance()
+    RATE = 0.1  # of learning the offset
+    MEMORY = 0.8  # of recent predictions
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
@@ -41,12 +48,9 @@ class Lookup:
         self._forget()
 
     def _forget(self) -> None:
-        self._last = 0  # the position after the token that was predicted last
-        self._next = 0  # the position in the text of the predicted token; 0: there is no match
-        self._length = 0  # tokens of the match
-        self._factor = 1.0
-        self._right = [DEFAULT.lookup_prior * share for share in self.PRIOR]
-        self._seen = [float(DEFAULT.lookup_prior)] * len(self.PRIOR)
+        self._vote: Vote | None = None  # for the next token
+        self._matches: list[tuple[int, int]] = []
+        self._offset, self._recent, self._n_seen = self.OFFSET, 0.5, float(DEFAULT.lookup_prior)
 
     def begin(self, text: Sequence[int]) -> None:
         """Index a text. The part that it shares with the last one is not indexed again."""
@@ -57,36 +61,62 @@ class Lookup:
         self.extend(text[n_common:])
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The text continues with `tokens`: learn whether they were predicted, and find the next match."""
+        """The text continues with `tokens`: learn whether they were predicted, and find the next matches."""
         for token in tokens:
-            if self._next:
-                self._score(self._tokens[self._next] == token)
+            if self._vote is not None:
+                self._score(self._vote, token)
             self._append(token)
-        self._find()
+        self._matches = self._find()
+        self._vote = self._count(self._matches)
 
     def propose(self, n: int) -> Proposal:
         """The next `n` tokens or fewer: none after a hopeless one."""
-        if not self._next:
-            return _NOTHING
-        confidence, survival = self._length * self._factor, 1.0
+        vote, survival = self._vote, 1.0
         guesses: list[Guess] = []
         chances: list[tuple[float, float]] = []
-        for token in self._tokens[self._next : self._next + n]:
-            i = bisect_right(self.EDGES, confidence)
-            guesses.append(Guess(token, confidence))
-            chances.append((self._right[i] / self._seen[i], self._seen[i]))
-            if (survival := survival * chances[-1][0]) <= _HOPELESS:
-                break
-            confidence = self._length + len(guesses)
-        return Proposal(guesses, math.inf, Origin.LOOKUP, chances)
+        while vote is not None and len(guesses) < n and survival > _HOPELESS:
+            chance = self._chance(vote)
+            guesses.append(Guess(vote.token, chance))
+            chances.append((chance, self._n_seen))
+            survival *= chance
+            vote = self._count(_after(vote.matches))
+        return Proposal(guesses, math.inf, Origin.LOOKUP, chances) if guesses else _NOTHING
 
-    def _score(self, right: bool) -> None:
-        """The predicted token was right or not. Only if it was, the match goes on."""
-        i = bisect_right(self.EDGES, self._length * self._factor)
-        self._seen[i] = DEFAULT.memory * self._seen[i] + 1
-        self._right[i] = DEFAULT.memory * self._right[i] + right
-        self._last, self._factor = self._next + 1, 1.0
-        self._next, self._length = (self._last, self._length + 1) if right else (0, 0)
+    def _chance(self, vote: Vote) -> float:
+        z = self._offset + self.LENGTH * vote.log_length + vote.unity + self.RECENT * self._recent
+        return 1 / (1 + math.exp(-z))
+
+    def _score(self, vote: Vote, token: int) -> None:
+        """Learn whether a vote was right. The matches that predicted the token continue."""
+        right = vote.token == token
+        self._offset += self.RATE * (right - self._chance(vote))
+        self._recent = self.MEMORY * self._recent + (1 - self.MEMORY) * right
+        self._n_seen = DEFAULT.memory * self._n_seen + 1
+        matches = vote.matches if right else [each for each in self._matches if self._tokens[each[1]] == token]
+        self._matches = _after(matches)
+        self._vote = self._count(self._matches)
+
+    def _count(self, matches: list[tuple[int, int]]) -> Vote | None:
+        """What most of the `matches` predict; None if there are none."""
+        tokens, n = self._tokens, len(self._tokens)
+        if len(matches) == 1:
+            ((length, position),) = matches
+            return Vote(tokens[position], matches, math.log(length), self.SHARE) if position < n else None
+        votes: dict[int, int] = {}
+        total = n_votes = 0
+        for length, position in matches:
+            if position < n:
+                token = tokens[position]
+                votes[token] = votes.get(token, 0) + length * length
+                total += length * length
+                n_votes += 1
+        if not votes:
+            return None
+        token = max(votes, key=votes.__getitem__)
+        found = [each for each in matches if each[1] < n and tokens[each[1]] == token]
+        share = votes[token] / total
+        unity = share * (self.SHARE + self.SHARE_OF_MANY * math.log(n_votes))
+        return Vote(token, found, math.log(max(found)[0]), unity)
 
     def _append(self, token: int) -> None:
         self._tokens.append(token)
@@ -104,23 +134,23 @@ class Lookup:
                 del self._ends[key]
         del self._tokens[-1]
 
-    def _find(self) -> None:
-        """Find the longest match of the end of the text with an occurrence of its last tokens."""
+    def _find(self) -> list[tuple[int, int]]:
+        """The matches of the end of the text: the latest occurrences of its last two tokens, or else of the last."""
         tokens, end = self._tokens, len(self._tokens)
-        self._next, self._length, self._factor = 0, 0, 1.0
+        found: list[tuple[int, int]] = []
         for size, earlier in zip(_SIZES, self._earlier, strict=True):
-            following: list[int] = []  # the tokens after the occurrences
-            position, nearest = earlier[-1] if earlier else 0, end
-            while position and len(following) < _EARLIER:
+            position = earlier[-1] if earlier else 0
+            while position and len(found) < _EARLIER:
                 n = size
                 while n < min(position, _LONGEST) and tokens[position - n - 1] == tokens[end - n - 1]:
                     n += 1
-                distance = abs(position - self._last)
-                if n > self._length or (n == self._length and distance < nearest):
-                    self._next, self._length, nearest = position, n, distance
-                following.append(tokens[position])
+                found.append((n, position))
                 position = earlier[position - 1]
-            if len(following) > 1:
-                self._factor = _UNANIMOUS if len(set(following)) == 1 else _DISPUTED
-            if following:
-                return
+            if found:
+                break
+        return found
+
+
+def _after(matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The matches, one token longer."""
+    return [(length + 1, position + 1) for length, position in matches]

@@ -22,11 +22,15 @@ def parse(name: str, found: subprocess.CompletedProcess[str], job: Job = JOB) ->
 
 def test_recorded_output_is_parsed() -> None:
     run = parse(COMPLETION, ended(recorded("completion.out"), recorded("completion.err")))
-    assert run == Run(TEXT, N_TOKENS, 78.54, {"prompt_tokens_per_s": 256.51, "target_ms_per_decode": 12.73})
+    assert run == Run(TEXT, N_TOKENS, 78.54, {
+        "prompt_tokens_per_s": 256.51, "target_ms_per_decode": 12.73, "first_token_s": 0.02729
+    })  # fmt: skip
     assert parse(CLI, ended(recorded("cli.out"))) == Run(TEXT, None, 72.9, {"prompt_tokens_per_s": 235.1}), "no count"
     more = TEXT + " they could make a"  # it may write a few tokens more
     run = parse(SPECULATIVE, ended(recorded("speculative.out"), recorded("speculative.err")))
-    assert run == Run(more, 28, 42.466, {"prompt_tokens_per_s": 179.879, "verified": 32, "accepted": 17})
+    assert run == Run(more, 28, 42.466, {
+        "prompt_tokens_per_s": 179.879, "verified": 32, "accepted": 17, "first_token_s": pytest.approx(0.039 + 1 / 42.466)
+    })  # fmt: skip
     run = parse(SPECULATIVE, ended(recorded("speculative.out"), recorded("speculative-none.err")))
     assert (run.figures["verified"], run.figures["accepted"]) == (0, 0)
 
@@ -54,8 +58,8 @@ def test_a_failure_an_unknown_format_and_a_short_text_are_errors(name: str) -> N
 def test_command_lines(name: str) -> None:
     more = ["-fa", "on", *(drafting(1, 3) if name == SPECULATIVE else ())]
     command = Program(name, Path("a"), 2, more).command(JOB)
-    assert command[:10] == ["a", "-m", "target.gguf", "-f", "prompt.txt", "-n", "24", "-c", "256", "--ignore-eos"]
-    assert {"--no-escape", "-fa"} < set(command)
+    assert command[:10] == ["a", "-m", "target.gguf", "-f", "prompt.txt", "-n", "24", "-c", "256", "--temp"]
+    assert {"--no-escape", "-fa", "--ignore-eos"} < set(command)
     assert ("-no-cnv" in command) == (name == COMPLETION)
     wanted = {"--temp": "0", "-t": "2"}
     if name == SPECULATIVE:

@@ -43,14 +43,10 @@ def test_it_proposes_what_followed_the_longest_match(text: tuple[int, ...], prop
     assert lookup.propose(1).origin is Origin.LOOKUP
 
 
-def test_of_equal_matches_that_nearest_to_the_last_one_wins() -> None:
-    """The text follows an earlier part, leaves it, and comes back to it."""
-    lookup = made(A, B, C, D, E, *range(20, 30), D, E, X, A, B)
-    lookup.extend([C, Y])
-    lookup.extend([D])
-    assert tokens(lookup, 1) == (E,)
-    lookup.extend([E])
-    assert tokens(lookup, 1) == (20,), "not the later X"
+def test_matches_vote_with_the_squares_of_their_lengths() -> None:
+    longest = (Y, A, B, X, 10)
+    assert tokens(made(A, B, C, 11, A, B, C, *longest, Y, A, B), 1) == (X,)  # 9 against 8
+    assert tokens(made(A, B, C, 11, A, B, C, 12, A, B, C, *longest, Y, A, B), 1) == (C,)  # against 12
 
 
 def test_longer_matches_are_surer_and_undisputed_ones() -> None:
