@@ -15,7 +15,7 @@ from statistics import median
 
 from benchmarks.contestants import N_CTX, Setup
 from benchmarks.runner import Outcome, Scenario, models, note, prompts_of
-from benchmarks.servers import Server, lead, start_llama_server, streamed
+from benchmarks.servers import lead, start_llama_server, streamed
 from duo.bench.results import markdown_table
 from duo.bench.rounds import ParseError
 from duo.engine.cores import usable_cores

@@ -22,15 +22,14 @@ def parse(name: str, found: subprocess.CompletedProcess[str], job: Job = JOB) ->
 
 def test_recorded_output_is_parsed() -> None:
     run = parse(COMPLETION, ended(recorded("completion.out"), recorded("completion.err")))
-    assert run == Run(TEXT, N_TOKENS, 78.54, {
-        "prompt_tokens_per_s": 256.51, "target_ms_per_decode": 12.73, "first_token_s": 0.02729
-    })  # fmt: skip
+    figures = {"prompt_tokens_per_s": 256.51, "target_ms_per_decode": 12.73, "first_token_s": 0.02729}
+    assert run == Run(TEXT, N_TOKENS, 78.54, figures)
     assert parse(CLI, ended(recorded("cli.out"))) == Run(TEXT, None, 72.9, {"prompt_tokens_per_s": 235.1}), "no count"
     more = TEXT + " they could make a"  # it may write a few tokens more
     run = parse(SPECULATIVE, ended(recorded("speculative.out"), recorded("speculative.err")))
-    assert run == Run(more, 28, 42.466, {
-        "prompt_tokens_per_s": 179.879, "verified": 32, "accepted": 17, "first_token_s": pytest.approx(0.039 + 1 / 42.466)
-    })  # fmt: skip
+    first_s = pytest.approx(0.039 + 1 / 42.466)
+    figures = {"prompt_tokens_per_s": 179.879, "verified": 32, "accepted": 17, "first_token_s": first_s}
+    assert run == Run(more, 28, 42.466, figures)
     run = parse(SPECULATIVE, ended(recorded("speculative.out"), recorded("speculative-none.err")))
     assert (run.figures["verified"], run.figures["accepted"]) == (0, 0)
 
