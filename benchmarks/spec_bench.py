@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chart import bar_chart
-from benchmarks.contestants import ALONE, Setup, duo, plain_program, settings
+from benchmarks.contestants import ALONE, NGRAMS, Setup, duo, plain_program, settings
 from benchmarks.questions import Question, chosen, read_questions
 from benchmarks.ratios import DUO, PLAIN, Ratios, Text
 from benchmarks.runner import Outcome, Scenario, models, note
@@ -91,11 +91,10 @@ def contestants(setup: Setup) -> list[Contestant]:
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, options)
         found.append(Contestant(f"{SPECULATIVE} {name}", program))
         found.append(llama_server(setup, n, *options, name=f"llama-server {name}"))
-    # By hand, a patient user also finds this: on CPUs, attention is then faster where a text is long.
-    by_hand = {"plain": [], **settings()}
-    found += [
-        llama_server(setup, n, *by_hand[name], "-fa", "off", name=f"llama-server {name} -fa off") for name in by_hand
-    ]
+    # What a patient user also finds: on CPUs, attention is faster so.
+    for name in ("plain", "draft n=4 p=0.5", *NGRAMS, "both"):
+        options = [*settings().get(name, ()), "-fa", "off"]
+        found.append(llama_server(setup, n, *options, name=f"llama-server {name} -fa off"))
     return [each for each in found if each.name.startswith(tuple(setup.only) or "")]
 
 
