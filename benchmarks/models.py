@@ -70,7 +70,6 @@ PAIRS: dict[str, Pair] = {
     # Texts that repeat their prompts.
     "smollm2-f16-repeat": (_SMOL_F16, _SMOL_Q4, [PROMPTS / "repeat"]),
     "tinyllama-f16-repeat": (_TINY_F16, _TINY_Q4, [REPEAT_TINYLLAMA]),
-    "tinyllama-f16-mixed": (_TINY_F16, _TINY_Q4, [REPEAT_TINYLLAMA, PROMPTS_TINYLLAMA]),
     ON_A_CARD: (_TINY_F32, partial(tinyllama, Q2_K), [PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA]),
     # Another vocabulary: a good draft, and a useless one.
     "tinyllama-f16-smollm2": (_TINY_F16, _SMOL_Q4, [PROMPTS_TINYLLAMA]),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
-from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
+from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program, speculative
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
 from duo.bench.contestants import drafting
 from duo.bench.rounds import Contestant, distinct_share
@@ -24,9 +24,8 @@ FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
 COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "with the draft, sync"
 _N_EARLIER = 3  # texts before the fourth run
 _DISTINCT = 0.6  # least share of distinct 4-grams
-# Over the best schedule, which is chosen on the same rounds; over the best single setting of all programs.
+# Over the best schedule, which is chosen on the same rounds.
 BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
-PEER_BARS = (Bar(FIRST, "llama-", 1.0), Bar(FOURTH, "llama-", 1.08))
 
 _RANDOM_DRAFT = """
 import random
@@ -92,10 +91,6 @@ def _hostile(setup: Setup) -> list[Contestant]:
     return [duo(setup, "plain", ALONE), duo(setup, "random draft", DRAFT, patched(_RANDOM_DRAFT))]
 
 
-def _lookup(setup: Setup) -> list[Contestant]:
-    return [*commands(setup, {OFF: ALONE, LOOKUP: ""}), *ngrams(setup)]
-
-
 def _translated(setup: Setup) -> list[Contestant]:
     found = commands(setup, {OFF: ALONE, COLD: f"{DRAFT} --no-profile", WARM: DRAFT,
                              SYNC: f"{DRAFT} --no-profile --schedule sync"})  # fmt: skip
@@ -107,20 +102,10 @@ def _translated(setup: Setup) -> list[Contestant]:
 def _fastest(setup: Setup) -> list[Contestant]:
     """duo without a profile, with one from three other texts, and with each schedule."""
     forced = {FORCED + name.value: f"{DRAFT} --no-profile --schedule {name.value}" for name in Schedule}
-    return [*_runs(setup, ALONE), *commands(setup, forced)]
-
-
-def _fastest_peers(setup: Setup) -> list[Contestant]:
-    """duo, which also looks up candidates, and llama.cpp's programs with each of many settings."""
-    plain = [plain_program(setup, "llama-completion", threads) for threads in (1, 2)]
-    return [*_runs(setup, ""), *plain, *speculative(setup, threads=("2",)), *ngrams(setup)]
-
-
-def _runs(setup: Setup, options: str) -> list[Contestant]:
-    fourth = duo(setup, FOURTH, f"-md {{draft}} {options}")
+    fourth = duo(setup, FOURTH, f"-md {{draft}} {ALONE}")
     for file in setup.prompt_files[-_N_EARLIER:]:
         setup.write(fourth, file)
-    return [duo(setup, FIRST, f"-md {{draft}} {options} --no-profile"), fourth]
+    return [duo(setup, FIRST, f"-md {{draft}} {ALONE} --no-profile"), fourth, *commands(setup, forced)]
 
 
 class Fastest(Comparison):
@@ -161,10 +146,6 @@ SCENARIOS: dict[str, Scenario] = {
         (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=_fastest, baseline=FORCED + "off",
         bars=BARS,
     ),
-    "fastest-peers": Fastest(
-        "A first run and a fourth one with all defaults, and llama.cpp's programs with many settings",
-        (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=_fastest_peers, bars=PEER_BARS,
-    ),
     "spec-bench": spec_bench.SpecBench(
         "duo and llama.cpp's programs with many settings on --questions FILE, per category",
         (*SMOLLM2, *TINYLLAMA),
@@ -187,11 +168,6 @@ SCENARIOS: dict[str, Scenario] = {
         "Target and draft on separate cores, and sequential and plain decoding on the same cores",
         (*SMOLLM2, *TINYLLAMA), 8, contestants=_separate_cores, baseline="plain on cores",
     ),
-    "lookup": Comparison(
-        "Candidates from the text itself where texts repeat their prompts, and llama.cpp's methods",
-        ("smollm2-f16-repeat", "tinyllama-f16-repeat"), 40, 128, contestants=_lookup, baseline=OFF,
-        bars=(Bar(LOOKUP, OFF, 1.6), Bar(LOOKUP, "llama-", 1.05)),
-    ),
     "lookup-prose": Comparison(
         "Candidates from the text itself where texts repeat little of their prompts", ("smollm2-f16", "tinyllama-f16"),
         40, 128, contestants=of({OFF: ALONE, LOOKUP: "--no-profile"}), baseline=OFF, bars=[Bar(LOOKUP, OFF, 0.985)],
@@ -201,12 +177,6 @@ SCENARIOS: dict[str, Scenario] = {
         ("tinyllama-f16-smollm2", "tinyllama-f32-smollm2", "smollm2-f32-stories"), 16, 128, contestants=_translated,
         baseline=OFF, bars=[Bar(COLD, OFF, 0.97)],
         columns=("decode t/s", "speed-up", "accept %", "text as plain", "first_accept_rate", "over_forecast"),
-    ),
-    "both": Comparison(
-        "A draft model, the text itself, and both, where half of the texts repeat their prompts",
-        ("tinyllama-f16-mixed",), 32, 128, baseline=OFF, bars=[Bar("both sources", "one source", 0.97)],
-        contestants=of({OFF: ALONE, "one source: draft": DRAFT, "one source: lookup": "",
-                        "both sources": "-md {draft}"}),
     ),
     "link": Comparison(
         "A remote draft on this machine, and one in a thread, with one thread for each model", SMOLLM2, 40,

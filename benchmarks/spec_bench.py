@@ -41,7 +41,7 @@ class Journal:
         self.texts, self._path = dict[tuple[Any, ...], Text](), path
         with suppress(FileNotFoundError):
             for line in path.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError, TypeError):  # the last line may be incomplete
+                with suppress(ValueError, TypeError):  # a line that an interruption left incomplete
                     self._keep(Text(**json.loads(line)))
 
     def _keep(self, text: Text) -> None:
@@ -49,7 +49,7 @@ class Journal:
 
     def add(self, text: Text) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(text)) + "\n")
+            file.write("\n" + json.dumps(asdict(text)))
         self._keep(text)
 
 
@@ -85,7 +85,7 @@ class SpecBench(Scenario):
 def contestants(setup: Setup) -> list[Contestant]:
     """duo without flags and without speculation; plain decoding; two programs with each setting."""
     n = usable_cores()
-    found = [duo(setup, DUO, "-md {draft}"), duo(setup, OFF, ALONE)]
+    found = [duo(setup, DUO, "-md {draft}"), duo(setup, f"{DUO} without a draft", ""), duo(setup, OFF, ALONE)]
     found += [plain_program(setup, PLAIN, threads) for threads in dict.fromkeys((1, n))]
     for name, options in settings().items():
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, options)

@@ -179,7 +179,8 @@ class EngineConfig:
         "Physical batch size: maximum number of tokens computed together.", who=TEXTS,
         bounds=Bounds(1, 65_536, "the buffers for a batch are allocated in full"))
     flash_attn: str = option(
-        "auto", "-fa --flash-attn $LLAMA_ARG_FLASH_ATTN", "Context", "Flash attention.", choices=("auto", "on", "off"),
+        "auto", "-fa --flash-attn $LLAMA_ARG_FLASH_ATTN", "Context",
+        "Flash attention; auto: off on the CPU, where it is slower.", choices=("auto", "on", "off"),
         spellings=switch("auto", "on", "off") | {"": "on"})
     type_k: str = option(
         "f16", "-ctk --cache-type-k TYPE $LLAMA_ARG_CACHE_TYPE_K", "Context",
