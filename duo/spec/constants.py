@@ -38,6 +38,7 @@ class PolicyConfig:
     excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked
     probe_tokens: int = 24  # that an idle draft decodes to see which it would have drafted: a batch of a prompt
     without_context: float = 0.7  # of its right predictions, those that are right if it has decoded no more than these
+    probe_share: float = 0.05  # of the time of a later text so far that a probe may take: it may be short
     silence: int = 16  # tokens without a scored candidate after which it is probed,
     long_silence: int = 128  # and if it is not likely to pay: the text may have changed
     least_survival: float = 0.05  # of its candidates, below which a concurrent draft pauses (benchmarks/NOTES.md)

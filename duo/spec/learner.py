@@ -234,9 +234,11 @@ class Learner(PairModel):
         may_probe = self._is_worthwhile and not self.remote and OFF in self.chooser.allowed
         if self.schedule is ASYNC or not (alone_s and is_due and may_probe):
             return 0
-        n_affordable = int(self.chooser.budget.credit_s / (self.read_s or DEFAULT.read * alone_s))
+        budget, each_s = self.chooser.budget, self.read_s or DEFAULT.read * alone_s
+        n_affordable = int(budget.credit_s / each_s)
         n = self._n_unread if n_affordable >= self._n_unread else min(DEFAULT.probe_tokens, n_affordable)
-        return n if n >= least else 0
+        is_early = not budget.is_first and n * each_s > DEFAULT.probe_share * budget.elapsed_s
+        return n if n >= least and not is_early else 0
 
     # The choice of the schedule
 

@@ -68,6 +68,7 @@ class Budget:
 
     def begin(self, n_room: int | None, *, is_first: bool = False) -> None:
         """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from others."""
+        self.is_first = is_first
         most = math.inf if n_room is None else DEFAULT.share * n_room
         self._credit = min(self._first if is_first else self._later, most)
         self._extra = min(self._first, most) - self._credit  # if what is known turns out to be wrong
@@ -81,6 +82,11 @@ class Budget:
     def credit_s(self) -> float:
         """Seconds that may be spent on exploration."""
         return (self._credit + self._gained * (DEFAULT.gain_share if self._gained > 0 else 1.0)) * self.alone_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the text began."""
+        return self._elapsed * self.alone_s
 
     def spend(self, seconds: float) -> None:
         """Exploration took this long."""
