@@ -235,10 +235,10 @@ class Learner(PairModel):
         if self.schedule is ASYNC or not (alone_s and is_due and may_probe):
             return 0
         budget, each_s = self.chooser.budget, self.read_s or DEFAULT.read * alone_s
-        n_affordable = int(budget.credit_s / each_s)
-        n = self._n_unread if n_affordable >= self._n_unread else min(DEFAULT.probe_tokens, n_affordable)
-        is_early = not budget.is_first and n * each_s > DEFAULT.probe_share * budget.elapsed_s
-        return n if n >= least and not is_early else 0
+        n = min(DEFAULT.probe_tokens, int(budget.credit_s / each_s))
+        if n < least or (not budget.is_first and n * each_s > DEFAULT.probe_share * budget.elapsed_s):
+            return 0
+        return max(n, self._n_unread) if self._n_unread * each_s <= budget.credit_s else n
 
     # The choice of the schedule
 

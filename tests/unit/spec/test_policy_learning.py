@@ -159,7 +159,7 @@ def test_a_profile_that_wrongly_says_that_drafting_does_not_pay_is_found_out(
     found = [replay(made, TWO_CORES, constant(0.9, seed), 256) for seed in range(2)]
     assert (found[0].tokens_in[OFF] == 0) is ((factor, acceptance) == (1.0, None))
     assert found[0].rate > 0.9 / TWO_CORES.target_s[0]
-    assert found[1].tokens_in[SYNC] > 0.9 * 256, "at least in the next text"
+    assert found[1].tokens_in[SYNC] > 0.85 * 256, "at least in the next text"
     assert made.alone.target_s(4) == pytest.approx(TWO_CORES.target_s[3], rel=0.05)
 
 
@@ -245,6 +245,16 @@ def test_a_draft_that_may_pay_is_probed_when_nothing_was_scored_for_long_and_the
     assert made.read_s == 0.01
     assert continue_off(made, 200).probe_size() == 0
     assert continue_off(made, 800).probe_size() >= 16, "a share of 100 s"
+
+
+def test_a_later_text_may_be_short_so_that_its_first_probe_is_a_small_share_of_it() -> None:
+    made = unsure(EASY)
+    made.learn_scores(scores(0.3, 24))
+    made.learn_draft(24, 0.48)
+    made.begin(400)
+    made.chooser.budget.spend(-0.4)
+    assert continue_off(made, 90).probe_size() == 0, "2.4 tokens' time, in which the draft reads 24, of 90"
+    assert continue_off(made, 10).probe_size() == 24
 
 
 @pytest.mark.parametrize(("target_s", "pays"), [(EASY, True), ({n: 0.15 * n - 0.05 for n in range(1, 10)}, False)])
