@@ -182,6 +182,12 @@ class CostModel:
 
     def _curve(self, n: int, doubt: float) -> list[float]:
         known = {size: time.estimate(doubt) for size, time in self.target_times.items()}
+        # What was learned in longer texts, or on a slower machine, may be far too long, and then it is not tried.
+        used = sorted(size for size, time in self.target_times.items() if time.here.n)
+        for low, high in pairwise(used):
+            for size in known.keys() & range(low + 1, high):
+                line = known[low] + (known[high] - known[low]) * (size - low) / (high - low)
+                known[size] = min(known[size], (1 + DEFAULT.spread) * line)
         for other, slower in self.relatives:
             # How much slower the target is here.
             ratios = [

@@ -220,3 +220,21 @@ def test_the_draft_s_time_for_several_sequences_is_learned_like_the_target_s_for
     noisy = curve({1: 0.010, 2: 0.006, 5: 0.011, 9: 0.0109})
     assert all(low <= high for low, high in pairwise(noisy)), "never less for more sequences"
     assert noisy[0] == pytest.approx(0.010), "not disturbed"
+
+
+def test_sizes_that_a_text_has_not_used_are_near_the_line_between_those_that_it_has() -> None:
+    """A profile from long texts has long times: larger batches seem to cost nothing, and none between is tried."""
+    costs = CostModel()
+    for n, ms in {1: 12.0, 4: 60.0, 6: 20.0, 8: 70.0, 9: 72.0}.items():
+        costs.add_target(n, ms)
+    costs = another_run(costs)
+    costs.begin()
+    for n, ms in {1: 10.0, 8: 38.0}.items():
+        costs.target_times[n].value = ms
+        costs.add_target(n, ms)
+    assert costs.curve(9)[3] == pytest.approx(20.0), "none takes longer than a larger batch"
+    costs.target_times[6].value = 60.0
+    costs.forget_curves()
+    assert costs.curve(9)[3:6] == pytest.approx([24.2, 28.6, 33.0])
+    costs.add_target(4, 36.0)
+    assert costs.curve(9)[3] == 36.0, "it was measured here"
