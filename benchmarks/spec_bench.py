@@ -61,7 +61,7 @@ class SpecBench(Scenario):
         if setup.questions is None:
             raise UsageError("spec-bench needs --questions FILE: see benchmarks/README.md")
         questions = chosen(read_questions(setup.questions), setup.per_category)
-        path = setup.journal or setup.folder / "texts.jsonl"
+        path = (setup.journal or setup.folder / "texts.jsonl").absolute()
         profiles = path.with_suffix(".profiles") / setup.pair  # those of an interrupted run go on
         profiles.mkdir(parents=True, exist_ok=True)
         journal, complete = Journal(path), False
