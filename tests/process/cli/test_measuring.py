@@ -42,7 +42,8 @@ def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
     document = json.loads(run.text)
     peer = document["rows"][1]
     assert (peer["mode"], peer["tokens_per_s"], peer["threads"]) == ("llama-completion", 78.54, "1")
-    assert (peer["accept_rate"], "first_token_s" in peer) == (None, False), "it does not report them"
+    assert peer["accept_rate"] is None, "it does not report it"
+    assert peer["first_token_s"] > 0
     assert peer["same_text"] is False
     assert document["peers"] == {"llama-completion": {"path": str(program), "version": None}}
     version, warm_up, asked = (tmp_path / "asked").read_text().splitlines()
