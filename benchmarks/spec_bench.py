@@ -66,19 +66,21 @@ class SpecBench(Scenario):
         profiles.mkdir(parents=True, exist_ok=True)
         journal, complete = Journal(path), False
         setup = replace(setup, may_end=True)
+        found = contestants(replace(setup, folder=profiles))
         with suppress(KeyboardInterrupt):
-            complete = write_all(setup, questions, contestants(replace(setup, folder=profiles)), journal)
-        texts = [text for text in journal.texts.values() if text.pair == setup.pair]
+            complete = write_all(setup, questions, found, journal)
+        names = {contestant.name for contestant in found}
+        texts = [text for text in journal.texts.values() if text.pair == setup.pair and text.contestant in names]
         lines, document = list[str](), {"models": models(setup), "complete": complete}
         document["texts"] = [asdict(text) for text in texts]
         verdicts = []
         for temperature in setup.temperatures:
-            found = Ratios([text for text in texts if text.temperature == temperature])
-            lines += [f"Temperature {temperature:g}:", "", *found.table(), ""]
-            verdicts += found.verdicts()
-            if setup.journal is not None and found.ratios:
+            ratios = Ratios([text for text in texts if text.temperature == temperature])
+            lines += [f"Temperature {temperature:g}:", "", *ratios.table(), ""]
+            verdicts += ratios.verdicts()
+            if setup.journal is not None and ratios.ratios:
                 chart = path.with_name(f"{path.stem}-{setup.pair}-{temperature:g}.svg")
-                chart.write_text(bar_chart(f"{setup.pair}: tokens/s over plain decoding", *found.bars()))
+                chart.write_text(bar_chart(f"{setup.pair}: tokens/s over plain decoding", *ratios.bars()))
         return Outcome(lines, document, verdicts)
 
 
@@ -87,14 +89,16 @@ def contestants(setup: Setup) -> list[Contestant]:
     n = usable_cores()
     found = [duo(setup, DUO, "-md {draft}"), duo(setup, f"{DUO} without a draft", ""), duo(setup, OFF, ALONE)]
     found += [plain_program(setup, PLAIN, threads) for threads in dict.fromkeys((1, n))]
-    for name, options in settings().items():
+    # What a patient user also finds: on CPUs, attention is faster so.
+    tried = settings()
+    tried |= {
+        f"{name} -fa off": [*tried[name], "-fa", "off"] for name in ("draft n=4 p=0.5", "ngram-mod", *NGRAMS, "both")
+    }
+    for name, options in tried.items():
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, options)
         found.append(Contestant(f"{SPECULATIVE} {name}", program))
         found.append(llama_server(setup, n, *options, name=f"llama-server {name}"))
-    # What a patient user also finds: on CPUs, attention is faster so.
-    for name in ("plain", "draft n=4 p=0.5", *NGRAMS, "both"):
-        options = [*settings().get(name, ()), "-fa", "off"]
-        found.append(llama_server(setup, n, *options, name=f"llama-server {name} -fa off"))
+    found.append(llama_server(setup, n, "-fa", "off", name="llama-server plain -fa off"))
     return [each for each in found if each.name.startswith(tuple(setup.only) or "")]
 
 
