@@ -11,7 +11,7 @@ from duo.config.model_config import ALL_LAYERS, SPLIT_MODES, ContextConfig, Mode
 from duo.config.option import COUNT, MAX_INT, PORTS, TEXTS, Bounds, check, names, option, switch
 from duo.errors import UsageError
 
-AUTO_DRAFT = 16  # default maximum of candidates
+AUTO_DRAFT, AUTO_LOOKUP = 16, 31  # default maximum of candidates, drafted and looked up
 MAX_THREADS = 512
 MAX_CANDIDATES = 64
 LARGE_BATCH = 64  # tokens from which on llama.cpp computes a batch with other kernels
@@ -61,6 +61,12 @@ class DraftConfig:
     n_ahead: int  # maximum drafted tokens awaiting verification
     schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
     branches: int | None = None  # likely outcomes of a verification that the draft prepares; None: as many as pay
+    n_lookup: int = 0  # maximum candidates from the text itself, if they are more
+
+    @property
+    def n_most(self) -> int:
+        """Maximum candidates in one target batch, from all sources."""
+        return max(self.n_max, self.n_lookup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,8 @@ class EngineConfig:
     draft_n_max: int | None = option(
         None,
         "--draft --draft-max --draft-n --spec-draft-n-max N|auto (auto) $LLAMA_ARG_SPEC_DRAFT_N_MAX "
-        "$LLAMA_ARG_DRAFT_MAX", "Main options", "Maximum number of candidates to verify per decode; 0: no drafting.",
+        "$LLAMA_ARG_DRAFT_MAX", "Main options",
+        "Maximum number of candidates to verify per decode; 0: no drafting; auto: 16, or 31 from the text itself.",
         who=_DRAFTED, spellings=_AUTO, bounds=Bounds(0, MAX_CANDIDATES, _DRAFT))
     back_port: int | None = option(
         None, "--back-port N", "Remote drafts", "Port to accept remote drafts on (duo back).", who="duo", bounds=PORTS)
@@ -232,9 +239,11 @@ class EngineConfig:
         """The limits of drafting and its schedule."""
         n_max = AUTO_DRAFT if self.draft_n_max is None else self.draft_n_max
         # Candidates are verified in one batch together with the last accepted token.
-        n_max = min(n_max, max(2, min(self.n_batch, self.n_ubatch)) - 1, LARGE_BATCH - 2 if self.exact else n_max)
+        most = max(2, min(self.n_batch, self.n_ubatch)) - 1
+        n_max = min(n_max, most, LARGE_BATCH - 2 if self.exact else n_max)
         n_ahead = 2 * n_max if self.draft_n_ahead is None else self.draft_n_ahead
-        return DraftConfig(n_max, n_ahead, self.schedule, self.branches)
+        n_lookup = min(AUTO_LOOKUP, most) if self.draft_n_max is None else 0
+        return DraftConfig(n_max, n_ahead, self.schedule, self.branches, n_lookup)
 
     def context(self, n_ctx: int, n_threads: int, n_threads_batch: int, n_max: int) -> ContextConfig:
         """The target's context, for at most `n_max` candidates."""

@@ -62,6 +62,11 @@ class ContextConfig:
     exact: bool = False  # logits that are bit-equal for every batch size: see Context.decode
     n_branches: int = 0  # sequences besides the text's own: see Context.branch
 
+    @property
+    def n_reserved(self) -> int:
+        """Rows of logits that are reserved: other numbers make prompts slower (benchmarks/NOTES.md)."""
+        return -(-self.n_outputs_max // 32) * 32
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadConfig:

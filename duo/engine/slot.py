@@ -63,7 +63,7 @@ class Slot:
         n_branches = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
         self.n_branches = n_branches if translation is None and is_async else 0
         # Without a draft, only the lookup has candidates.
-        self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
+        self._alone = policy_for(replace(self.drafting, schedule="off"))
         self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
         self.policy.restore_kept(kept.get("policy"))
         n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
@@ -108,7 +108,7 @@ class Slot:
         """What may propose candidates for a text; `lookup`: its own tokens, too. By default, the target is alone."""
         if self.lookup is None or not lookup:
             return Sources(draft, remote)
-        return Sources(draft, remote, (TextSource(self.lookup, self.drafting.n_max),), Draft(self._alone))
+        return Sources(draft, remote, (TextSource(self.lookup, self.drafting.n_most),), Draft(self._alone))
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -125,7 +125,9 @@ class Slot:
         threads = within(self.threads, self.cores.limit)  # those that leave other programs their cores
         has_source = self.draft_model is not None or self.remote is not None or self.lookup is not None
         n_max = self.drafting.n_max if has_source else 0
-        target = target_context(self.target, self.config, threads, n_ctx, n_max)
+        # Rows of a model that rolls back to earlier states need memory for these.
+        n_most = self.drafting.n_most if n_max and self.lookup is not None and self.target.can_roll_back else n_max
+        target = target_context(self.target, self.config, threads, n_ctx, n_most)
         self._contexts.append(target)
         draft = None
         if n_max and not can_verify(self.target, target, self.config, n_max):

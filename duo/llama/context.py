@@ -262,7 +262,7 @@ def _params(model: Model, config: ContextConfig) -> Any:
     params.kv_unified = config.n_branches > 0  # otherwise llama.cpp aborts when a part of a sequence is copied
     # One size for both: a call is one batch, which can be aborted, shown and timed.
     params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
-    params.n_outputs_max = max(2, config.n_outputs_max)
+    params.n_outputs_max = config.n_reserved
     params.n_threads, params.n_threads_batch = config.n_threads, config.n_threads_batch
     params.flash_attn_type = _FLASH_ATTN["on" if config.exact else _flash_attn(model, config)]
     params.type_k, params.type_v = CACHE_TYPES[config.type_k][0], CACHE_TYPES[config.type_v][0]

@@ -55,7 +55,7 @@ def check_memory(model: Model, config: ContextConfig) -> None:
     caches = model.size.cache_bytes(config)
     n_host = len(caches) - model.n_offloaded
     on_host, on_devices = sum(caches[:n_host]), sum(caches[n_host:])
-    logits = config.n_outputs_max * model.n_vocab * 4
+    logits = config.n_reserved * model.n_vocab * 4
     mask = 2 * min(config.n_ctx, config.n_ubatch, config.n_batch) * config.n_ctx  # of attention, for a batch
     need = f"{model.path.name}: a context of {config.n_ctx} tokens needs"
 

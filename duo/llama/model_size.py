@@ -73,7 +73,7 @@ class ModelSize:
         embeddings = n_tokens * 4 * number("embedding_length") * (7 + n_copies)
         masks = n_tokens * (2 if flash else 4) * cells * n_masks * n_copies
         scores = 0 if flash else self.scores_bytes(config)
-        logits = min(n_tokens, config.n_outputs_max) * 4 * len(self.head.tokens)
+        logits = min(n_tokens, config.n_reserved) * 4 * len(self.head.tokens)
         return embeddings + max(logits, masks + max(scores, n_tokens * 4 * 2 * n_ff))
 
     def scores_bytes(self, config: ContextConfig) -> int:

@@ -36,6 +36,7 @@ class PairModel:
     separate_devices: bool = False  # the draft costs the target nothing while both compute: async is the first schedule
     branches: int | None = 0  # outcomes that the draft prepares in schedule async; None: as many as pay
     aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
+    n_most: int = 0  # candidates of other sources in a batch, if they may be more than n_max
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""

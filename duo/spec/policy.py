@@ -58,6 +58,7 @@ class Policy(Learner):
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
         """What to do with what the draft and the `others` propose, in a step that may add at most `n_room` tokens."""
         n_max, rate = min(self.n_max, n_room - 1), self._value_of_time  # the target adds a token of its own
+        n_most = max(self.n_max, self.n_most)
         if not self.rate or n_max <= 0 or (self.schedule is SYNC and self._needs_alone(rate)):
             return Decision(0)
         if self.schedule is OFF and (n := self._n_arbitrary(n_max)):
@@ -67,7 +68,7 @@ class Policy(Learner):
             adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
             chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
         for other in others:
-            theirs, n_same = self._chances(other, n_max), 0
+            theirs, n_same = self._chances(other, min(n_most, n_room - 1)), 0
             # With rejection sampling, the choice between the sources must not depend on what was drawn.
             if theirs and not self._in_order:
                 n_same = common_prefix(*([guess.token for guess in each.guesses] for each in (drafted, other)))
@@ -77,7 +78,7 @@ class Policy(Learner):
         n, value = self._best_drafted(chances, n_max, rate, drafted.next_s)
         best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
         asks = n > 0 and not chances and self.schedule is SYNC and not self._in_order
-        curve = self.costs.curve(self.n_max + 1, self._lookup_doubt) if found else ()
+        curve = self.costs.curve(n_most + 1, self._lookup_doubt) if found else ()
         for origin, theirs, n_same in found:
             n_found, found_value = best_ready(theirs, curve, rate)
             if asks:
@@ -116,9 +117,9 @@ class Policy(Learner):
         """Standard deviations by which chances and times must be better for the lookup: without credit, one."""
         return 1.0 if self._lookup_budget.credit_s < 0 else 0.0
 
-    def _chances(self, found: Proposal, n_max: int) -> list[float]:
+    def _chances(self, found: Proposal, n_most: int) -> list[float]:
         """The chances of candidates that cost no time, as many as may be verified."""
-        n, doubt = min(n_max, self.costs.n_affordable(self._lookup_budget.credit_s) - 1), self._lookup_doubt
+        n, doubt = min(n_most, self.costs.n_affordable(self._lookup_budget.credit_s) - 1), self._lookup_doubt
         return [
             max(0.0, chance - doubt * math.sqrt(chance * (1 - chance) / seen)) for chance, seen in found.chances[:n]
         ]
@@ -170,5 +171,6 @@ def policy_for(
     drafting: DraftConfig, draft_threads: Sequence[int] = (1,), kind: type[Policy] = Policy, **options: bool
 ) -> Policy:
     """A policy with the limits that a user has set for `drafting`; the `options`: see PairModel."""
+    limits, n_most = (drafting.n_max, drafting.n_ahead), drafting.n_most
     schedules, branches = schedules_of(drafting), drafting.branches
-    return kind(drafting.n_max, drafting.n_ahead, schedules, draft_threads, branches=branches, **options)
+    return kind(*limits, schedules, draft_threads, branches=branches, n_most=n_most, **options)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duo.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from duo.config import ContextConfig, DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from duo.config.engine_config import CACHE_TYPES
 from duo.config.option import Declared, check_names, declared, with_values
 from duo.errors import UsageError
@@ -52,12 +52,18 @@ def test_choices(one: Declared) -> None:
     refused(one, "x", f".*one of {', '.join(one.option.choices)}, not 'x'")
 
 
+def test_rows_of_logits_are_reserved_in_multiples_of_32() -> None:
+    assert [ContextConfig(64, 1, 1, n_outputs_max=n).n_reserved for n in (1, 17, 32, 33)] == [32, 32, 32, 64]
+
+
 def test_values_with_other_names_and_candidates_that_a_small_batch_limits() -> None:
     found = [EngineConfig(schedule=name).schedule for name in ("concurrent", "sequential", "plain")]
     assert found == ["async", "sync", "off"]
     assert list(CACHE_TYPES) == list(model_size.CACHE_TYPES)
     assert EngineConfig(draft_n_max=64, n_ubatch=8).drafting() == DraftConfig(7, 14)
     assert EngineConfig(draft_n_max=64).drafting() == DraftConfig(64, 128)
+    assert EngineConfig().drafting().n_most == 31, "from the text itself"
+    assert EngineConfig(n_ubatch=20).drafting().n_most == 19
     assert EngineConfig(draft_n_max=3, draft_n_ahead=5, branches=2).drafting() == DraftConfig(3, 5, branches=2)
 
 

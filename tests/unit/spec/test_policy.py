@@ -154,6 +154,16 @@ def test_what_the_lookup_found_is_verified_where_it_pays(
     assert decide(made, found=found(*chances), n_room=3).n_verify == min(n, 2)
 
 
+def test_more_candidates_may_come_from_the_text_than_from_the_draft() -> None:
+    made = policy(FLAT, 0.002, 0.8, schedules=(SYNC,))
+    made.alone.add_target(17, 0.030)
+    assert decide(made, found=found(*[0.99] * 20)).n_verify == 8
+    made.n_most = 16
+    assert decide(made, found=found(*[0.99] * 20)) == Decision(16, origin=Origin.LOOKUP)
+    assert decide(made, found=found(*[0.99] * 20), n_room=12).n_verify == 11
+    assert decide(made, [SURE] * 16).n_verify == 8
+
+
 @BOTH
 def test_the_source_of_the_greater_value_is_verified(schedule: Schedule) -> None:
     made = policy(FLAT, 0.002, 0.8, schedules=(schedule,))
