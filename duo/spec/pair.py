@@ -36,7 +36,7 @@ class PairModel:
     separate_devices: bool = False  # the draft costs the target nothing while both compute: async is the first schedule
     branches: int | None = 0  # outcomes that the draft prepares in schedule async; None: as many as pay
     aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
-    n_most: int = 0  # candidates of other sources in a batch, if they may be more than n_max
+    n_most: int = 0  # candidates of other sources in a batch; at least n_max
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
@@ -44,6 +44,7 @@ class PairModel:
             self.separate_devices, self.branches = True, 0
             self.schedules = tuple(each for each in self.schedules if each is not SYNC) or (ASYNC,)
         self.schedules = tuple(self.schedules) if self.n_max else (OFF,)
+        self.n_most = max(self.n_max, self.n_most)
         self._n_branches = 0  # now, in schedule async
         self._compared: list[int] = []  # what this number was chosen for
         self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and concurrent, by free cores; 0: all

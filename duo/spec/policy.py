@@ -58,7 +58,6 @@ class Policy(Learner):
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
         """What to do with what the draft and the `others` propose, in a step that may add at most `n_room` tokens."""
         n_max, rate = min(self.n_max, n_room - 1), self._value_of_time  # the target adds a token of its own
-        n_most = max(self.n_max, self.n_most)
         if not self.rate or n_max <= 0 or (self.schedule is SYNC and self._needs_alone(rate)):
             return Decision(0)
         if self.schedule is OFF and (n := self._n_arbitrary(n_max)):
@@ -68,7 +67,7 @@ class Policy(Learner):
             adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
             chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
         for other in others:
-            theirs, n_same = self._chances(other, min(n_most, n_room - 1)), 0
+            theirs, n_same = self._chances(other, min(self.n_most, n_room - 1)), 0
             # With rejection sampling, the choice between the sources must not depend on what was drawn.
             if theirs and not self._in_order:
                 n_same = common_prefix(*([guess.token for guess in each.guesses] for each in (drafted, other)))
@@ -78,7 +77,7 @@ class Policy(Learner):
         n, value = self._best_drafted(chances, n_max, rate, drafted.next_s)
         best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
         asks = n > 0 and not chances and self.schedule is SYNC and not self._in_order
-        curve = self.costs.curve(n_most + 1, self._lookup_doubt) if found else ()
+        curve = self.costs.curve(self.n_most + 1, self._lookup_doubt) if found else ()
         for origin, theirs, n_same in found:
             n_found, found_value = best_ready(theirs, curve, rate)
             if asks:
