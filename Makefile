@@ -3,7 +3,7 @@
 # make test-slow  the rest of the tests: statistics, every command of the documents, samples of random input, real
 #              clients of the API, and the page in a browser
 # make check   format, lint, types, layer rules
-# make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
+# make bench   whether duo finds the fastest schedule, what a useless draft costs, and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load with its page open
 # make spec-bench QUESTIONS=FILE  duo and llama.cpp's programs on the questions of Spec-Bench (some hours for each pair of
 #              models; goes on where it was interrupted)
@@ -102,8 +102,7 @@ check: $(VENV)/ready-dev
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/ready-dev
-	PYTHON=$(BIN)/python bash benchmarks/peers.sh
-	$(BIN)/python -m benchmarks compare
+	$(BIN)/python -m benchmarks fastest --pairs smollm2-f16 smollm2-f32
 	$(BIN)/python -m benchmarks sampling
 	$(BIN)/python -m benchmarks hostile
 

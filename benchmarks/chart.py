@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-_WIDTH, _BAR, _GAP, _PLOT, _LEFT, _TOP, _LABELS = 0, 14, 12, 220, 40, 46, 96
+_BAR, _GAP, _PLOT, _LEFT, _TOP, _LABELS = 14, 12, 220, 40, 46, 96
 _COLOURS = ("#1f6feb", "#8b949e", "#d4a72c")  # readable on a light and on a dark page
 _TEXT = "font-family='sans-serif' font-size='12' fill='#6e7781'"
 

@@ -17,13 +17,12 @@ from shlex import split
 import msgspec
 
 from benchmarks.process import Cost, run_process
-from duo.bench.contestants import SPECULATIVE, Program, checked, drafting, text_options
+from duo.bench.contestants import Program, checked, text_options
 from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
 from duo.engine.statistics import Statistics
 
 N_CTX = 4096
 ALONE = "--lookup off"  # without -md, the target alone
-N_MAX, P_MIN = (2, 3, 4, 8), (0.0, 0.5)  # of llama-speculative-simple
 # Of programs without a draft model; tokens matched and drafted, whose defaults are 12 and 48.
 NGRAMS = {
     "ngram-simple n=3, m=8": "size-n=3 size-m=8",
@@ -138,26 +137,13 @@ def plain_program(setup: Setup, name: str, threads: int) -> Contestant:
     return Contestant(f"{name} -t {threads}", Program(name, setup.program(name), threads))
 
 
-def speculative(
-    setup: Setup, threads: Sequence[str] = ("1+1", "2"), p_mins: Sequence[float] = P_MIN
-) -> list[Contestant]:
-    """llama-speculative-simple with all combinations of settings; threads "1+1": one per model, "2": two for both."""
-    found, path = [], setup.program(SPECULATIVE)
-    for setting, n_max, p_min in product(threads, N_MAX, p_mins):
-        target, _, draft = setting.partition("+")
-        program = Program(SPECULATIVE, path, int(target), drafting(int(draft or target), n_max, p_min))
-        name = f"{SPECULATIVE} -t {setting}" + (f" p={p_min:g}" if p_min else "")
-        found.append(Contestant(name, program, n_max=str(n_max)))
-    return found
-
-
 def settings() -> dict[str, list[str]]:
     """llama.cpp's settings of speculation by name: with a draft, with the text itself, and with both."""
     draft = "--spec-type draft-simple -md {draft}"
     found = {"draft": draft}
     found |= {
         f"draft n={n} p={p:g}": f"{draft} --spec-draft-n-max {n} --spec-draft-p-min {p:g}"
-        for n, p in product((2, 4, 8), P_MIN)
+        for n, p in product((2, 4, 8), (0.0, 0.5))
     }
     found |= {kind: f"--spec-type {kind}" for kind in ("ngram-simple", "ngram-map-k", "ngram-mod")}
     for name, sizes in NGRAMS.items():

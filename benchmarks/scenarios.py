@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
-from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program, speculative
+from benchmarks.contestants import ALONE, Setup, commands, duo, patched
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
-from duo.bench.contestants import drafting
 from duo.bench.rounds import Contestant, distinct_share
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
@@ -16,10 +15,9 @@ from duo.spec.schedule import Schedule
 
 SMOLLM2 = ("smollm2-f16", "smollm2-f32")
 TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")
-PLAIN_1, PLAIN_2 = "llama-completion -t 1", "llama-completion -t 2"
 DRAFT = f"-md {{draft}} {ALONE}"  # what is compared is the draft
 ONE_EACH = f"{DRAFT} -t 1 -td 1"
-OFF, LOOKUP = "duo, lookup off", "duo, with lookup"
+OFF = "duo, lookup off"
 FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
 COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "with the draft, sync"
 _N_EARLIER = 3  # texts before the fourth run
@@ -44,13 +42,6 @@ request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 
 def of(options: Mapping[str, str]) -> Callable[[Setup], list[Contestant]]:
     return lambda setup: commands(setup, options)
-
-
-def _programs(setup: Setup) -> list[Contestant]:
-    plain = [plain_program(setup, name, n) for name in ("llama-completion", "llama-cli") for n in (1, 2)]
-    served = [servers.llama_server(setup, 2), servers.llama_server(setup, 2, *drafting(2, 3))]
-    own = commands(setup, {"duo plain": f"{ALONE} -t 1", "duo 1+1": ONE_EACH})
-    return [*own, *plain, *speculative(setup, p_mins=(0.0,)), *served]
 
 
 def _separate_cores(setup: Setup) -> list[Contestant]:
@@ -133,14 +124,6 @@ class Fastest(Comparison):
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "compare": Comparison(
-        "duo and every program of llama.cpp, with one and with two threads", n_rounds=40, contestants=_programs,
-        baseline=PLAIN_1, columns=("decode t/s", "speed-up", "accept %", "text as plain", "peak_mb", "startup_s"),
-        bars=(
-            Bar("duo plain", PLAIN_1, 0.97), Bar("duo 1+1", PLAIN_1, 1.08), Bar("duo 1+1", PLAIN_2, 0.82),
-            Bar("duo 1+1", "llama-speculative", 1.30), Bar("duo 1+1", most=1.5, figure="startup_s"),
-        ),
-    ),
     "fastest": Fastest(
         "A first run and a fourth one, and each schedule forced, on texts that do not repeat themselves",
         (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=_fastest, baseline=FORCED + "off",
@@ -167,10 +150,6 @@ SCENARIOS: dict[str, Scenario] = {
     "separate-cores": Comparison(
         "Target and draft on separate cores, and sequential and plain decoding on the same cores",
         (*SMOLLM2, *TINYLLAMA), 8, contestants=_separate_cores, baseline="plain on cores",
-    ),
-    "lookup-prose": Comparison(
-        "Candidates from the text itself where texts repeat little of their prompts", ("smollm2-f16", "tinyllama-f16"),
-        40, 128, contestants=of({OFF: ALONE, LOOKUP: "--no-profile"}), baseline=OFF, bars=[Bar(LOOKUP, OFF, 0.985)],
     ),
     "translated": Comparison(
         "A draft with another vocabulary: useful ones, and a useless one",

@@ -147,17 +147,18 @@ class LlamaServer:
         url = self.url = self.url or start_llama_server(self.setup, "-np", "1", *self.more)
         request = {"prompt": job.prompt, "n_predict": job.n_tokens, "temperature": job.temperature, "seed": 1,
                    "ignore_eos": not job.may_end, "cache_prompt": False, "stream": True}  # fmt: skip
-        began, times, text, event = time.monotonic(), list[float](), "", dict[str, Any]()
+        began, first, last, text, event = time.monotonic(), 0.0, 0.0, "", dict[str, Any]()
         for event in streamed(f"{url}/completion", request):
+            last = time.monotonic()
             if piece := event.get("content"):
-                times.append(time.monotonic())
-                text += piece
+                first, text = first or last, text + piece
         timings = event.get("timings")
-        if timings is None or not times:
+        if timings is None or not text:
             raise ParseError(f"llama-server: no text or timings in {str(event)[:200]}")
-        n, seconds = int(timings["predicted_n"]), times[-1] - times[0]
+        # To the last event: the token that ends a text is counted, and has no text.
+        n, seconds = int(timings["predicted_n"]), last - first
         figures = {"prompt_tokens_per_s": timings["prompt_per_second"], "verified": timings.get("draft_n"),
-                   "accepted": timings.get("draft_n_accepted"), "first_token_s": times[0] - began}  # fmt: skip
+                   "accepted": timings.get("draft_n_accepted"), "first_token_s": first - began}  # fmt: skip
         return Run(text.strip("\n"), n, (n - 1) / seconds if seconds else 0.0, figures)
 
 
