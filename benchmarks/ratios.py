@@ -140,12 +140,12 @@ def _has_rates(found: Mapping[str, Text]) -> bool:
 
 
 def _halves(prompts: Sequence[dict[str, Text]], plain: str) -> tuple[list[dict[str, Text]], list[dict[str, Text]]]:
-    """Every other prompt of each category."""
+    """Every other prompt of each category; the first of every other category."""
     halves: tuple[list[dict[str, Text]], list[dict[str, Text]]] = ([], [])
     n_seen: dict[str, int] = {}
     for found in prompts:
         category = found[plain].category
-        n_seen[category] = n_seen.get(category, -1) + 1
+        n_seen[category] = n_seen.get(category, len(n_seen) - 1) + 1
         halves[n_seen[category] % 2].append(found)
     return halves
 

@@ -36,7 +36,6 @@ class Learner(PairModel):
         self._is_worthwhile = self.schedules != (OFF,)  # whether a better draft would pay, and there is one
         self._in_order = self._mode == REJECTION  # a candidate must not be omitted because of one drafted after it
         self._n_prompt = self._n_unread = n_prompt  # tokens of the text that the draft has not decoded
-        self._n_unscored = 0  # tokens since a candidate was last scored
         self._size = 0  # of batches to measure
         self._was_probed = False
         self._scored = self._was_scored = False  # whether a candidate was scored in this step, and in this text
@@ -130,6 +129,7 @@ class Learner(PairModel):
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
         if costs.was_wrong:
             self.chooser.budget.begin_again()
+            self._n_fruitless = 0
         if cost.source is Origin.ANY:
             self.chooser.budget.spend(max(0.0, costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
@@ -174,6 +174,7 @@ class Learner(PairModel):
                 share = min(share / DEFAULT.without_context, DEFAULT.excellent)
             if self.calibration.doubt(share, n):
                 self.chooser.budget.begin_again()
+                self._n_fruitless = 0
             if whole:
                 self.learn_scores(scores)
             else:
@@ -181,11 +182,12 @@ class Learner(PairModel):
         if n_tokens >= DEFAULT.read_least and seconds:
             self._read.add(seconds / n_tokens)
             self.alone.guess_s = self.alone.guess_s or self.read_s / DEFAULT.read
-        self._was_probed, self._n_unscored = True, 0
+        is_first, self._was_probed, self._n_unscored = not self._was_probed, True, 0
         if n_tokens:
             self._n_unread = 0 if whole else self._n_prompt + self.chooser.n_tokens
         self.chooser.budget.spend(seconds)
         self._review()
+        self._n_fruitless = 0 if self._may_gain else self._n_fruitless + is_first
 
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""
@@ -229,8 +231,10 @@ class Learner(PairModel):
     def probe_size(self) -> int:
         """How many of the last tokens an idle draft should decode to see which it would have drafted; usually 0."""
         least, alone_s = DEFAULT.probe_tokens // 2, self.alone.target_s(1)
-        silence = DEFAULT.silence if self._may_gain or not self._was_probed else DEFAULT.long_silence
-        is_due = self._n_unscored >= silence and self.chooser.n_tokens >= least
+        n_fruitless, silence = self._n_fruitless, DEFAULT.silence
+        if not self._may_gain and (self._was_probed or n_fruitless >= DEFAULT.patience):
+            silence = DEFAULT.long_silence * max(1, n_fruitless - DEFAULT.patience)
+        is_due = self._n_unscored >= silence and self.chooser.n_tokens >= DEFAULT.silence
         may_probe = self._is_worthwhile and not self.remote and OFF in self.chooser.allowed
         if self.schedule is ASYNC or not (alone_s and is_due and may_probe):
             return 0

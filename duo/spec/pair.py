@@ -56,6 +56,8 @@ class PairModel:
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft
+        self._n_fruitless = 0  # texts in succession in which a probe found that drafting was not likely to pay
+        self._n_unscored = 0  # tokens since a candidate was last scored, those of earlier texts included
 
     def _on_cores(self, n_cores: int) -> tuple[CostModel, CostModel]:
         if n_cores not in self._costs:
@@ -207,6 +209,7 @@ class PairModel:
             "read_s": self._read.value,
             "latency_s": self._latency.value,
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},
+            "probes": [self._n_fruitless, self._n_unscored],
         }
 
     def restore(self, state: PolicyState) -> None:
@@ -226,6 +229,7 @@ class PairModel:
         for schedule in Schedule:
             bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)
+        self._n_fruitless, self._n_unscored = (int(between(n, 0, 1e9)) for n in state.get("probes", (0, 0)))
 
     def restore_kept(self, state: Any) -> bool:
         """restore() from a file; False, and nothing is restored, if `state` is damaged."""

@@ -25,6 +25,7 @@ class PolicyState(TypedDict):
     read_s: float
     latency_s: float
     bias: dict[str, float]  # by schedule
+    probes: list[int]  # fruitless ones in succession, and tokens since a candidate was scored
 
 
 def between(value: Any, least: float, most: float) -> float:

@@ -65,6 +65,12 @@ def test_the_best_single_setting_is_chosen_on_the_other_half_of_the_prompts() ->
     assert [(ratio.duo, ratio.single, ratio.oracle) for ratio in found.ratios] == [(2.0, 0.5, 4.0)] * 4
 
 
+def test_prompts_of_different_categories_are_halved_too() -> None:
+    found = texts({"duo": [20.0] * 2, PLAIN: [10.0] * 2, "even": [40, 5], "odd": [5, 40]})
+    found = [replace(text, category=text.question) for text in found]
+    assert [ratio.single for ratio in Ratios(found).ratios] == [0.5, 0.5]
+
+
 def test_times_to_the_last_token_include_the_prompt_and_are_those_of_as_many_tokens() -> None:
     found = texts({"duo": [20.0] * 2, PLAIN: [10.0] * 2, "peer": [20.0] * 2})
     found = [replace(text, tokens=51) if text.contestant == "duo" else text for text in found]
@@ -109,13 +115,13 @@ def test_the_token_that_ends_a_text_of_llama_server_takes_time(monkeypatch: pyte
     """It is counted, but has no text: without its time, a text of 15 tokens would be 7 % faster."""
     seconds = iter([0.0, 1.0, 2.0, 3.0])
     timings = {"predicted_n": 3, "prompt_per_second": 1.0}
-    events = [{"content": "a"}, {"content": "b"}, {"content": "", "timings": timings}]
+    events: list[dict[str, Any]] = [{"content": "a"}, {"content": "b"}, {"content": "", "timings": timings}]
 
     def streamed(*_: object) -> Iterator[dict[str, Any]]:
         yield from events
 
     monkeypatch.setattr(servers, "streamed", streamed)
-    monkeypatch.setattr(servers.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr("benchmarks.servers.time.monotonic", lambda: next(seconds))
     job = Job(Path("target"), None, "", Path("prompt"), 8, 512, may_end=True)
     run = LlamaServer(cast(Setup, None), [], url="http://server")(job, threading.Event())
     assert (run.tokens, run.tokens_per_s, run.figures["first_token_s"]) == (3, 1.0, 1.0)

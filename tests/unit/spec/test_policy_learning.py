@@ -187,7 +187,7 @@ def test_the_costs_of_each_number_of_cores_are_kept_and_the_current_one_remains(
         ("acceptance", {"greedy": {"mean": 7}}), ("read_s", True), ("read_s", 10**400), ("latency_s", math.nan),
         ("bias", {"sync": None}), ("bias", {"sync": 1, "async": 1, "off": 10**400}), ("bias", KeyError),
         ("ranks", [2.0, 0, 0]), ("ranks", []), ("shares", [0.5] * 9), ("mean", math.nan), ("accepted", [-0.1] * 9),
-        ("edges", [1.0]),
+        ("edges", [1.0]), ("probes", [1]), ("probes", [-1, 0]), ("probes", [0, "much"]),
     ],
 )  # fmt: skip
 def test_nothing_of_a_damaged_state_is_restored(name: str, value: object) -> None:
@@ -255,6 +255,33 @@ def test_a_later_text_may_be_short_so_that_its_first_probe_is_a_small_share_of_i
     made.chooser.budget.spend(-0.4)
     assert continue_off(made, 90).probe_size() == 0, "2.4 tokens' time, in which the draft reads 24, of 90"
     assert continue_off(made, 10).probe_size() == 24
+
+
+def test_probes_become_rarer_after_texts_in_which_they_found_that_drafting_does_not_pay() -> None:
+    """Also if each text is written by another process. A draft that has become better is probed in each text again."""
+
+    made = policy(EASY, 0.01, 0.0, schedules=ALL)
+
+    def probed(accepted: float) -> bool:
+        nonlocal made
+        state, made = made.state(), policy(EASY, 0.01, 0.0, schedules=ALL)
+        assert made.restore_kept(state)
+        made.begin(10)
+        made.chooser.budget.spend(-99.0)
+        found = False
+        for _ in range(200):
+            if n := made.probe_size():
+                found = True
+                made.learn_probe(scores(accepted, 12), n, 0.01, whole=True)
+            made.learn_step(1, STEP)
+        return found
+
+    often, rarely = ([probed(0.0) for _ in range(n)] for n in (6, 30))
+    assert all(often)
+    assert 5 < sum(rarely) < 15
+    while not probed(0.9):
+        pass
+    assert made.state()["probes"][0] == 0
 
 
 @pytest.mark.parametrize(("target_s", "pays"), [(EASY, True), ({n: 0.15 * n - 0.05 for n in range(1, 10)}, False)])
