@@ -41,7 +41,7 @@ class PolicyConfig:
     probe_share: float = 0.05  # of the time of a later text so far that a probe may take: it may be short
     silence: int = 16  # tokens without a scored candidate after which it is probed,
     long_silence: int = 128  # and if it is not likely to pay: the text may have changed;
-    patience: int = 4  # texts in succession in which that was found, after which probes become rarer
+    patience: int = 4  # texts in succession without drafting, after which probes become rarer
     least_survival: float = 0.05  # of its candidates, below which a concurrent draft pauses (benchmarks/NOTES.md)
     # Costs that were not measured: see the machines in benchmarks/machines.
     # Each as expected, and one standard deviation better or worse.

@@ -187,7 +187,7 @@ class Learner(PairModel):
             self._n_unread = 0 if whole else self._n_prompt + self.chooser.n_tokens
         self.chooser.budget.spend(seconds)
         self._review()
-        self._n_fruitless = 0 if self._may_gain else self._n_fruitless + is_first
+        self._n_fruitless = self._n_fruitless + is_first if self.schedule is OFF else 0
 
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""
@@ -232,7 +232,7 @@ class Learner(PairModel):
         """How many of the last tokens an idle draft should decode to see which it would have drafted; usually 0."""
         least, alone_s = DEFAULT.probe_tokens // 2, self.alone.target_s(1)
         n_fruitless, silence = self._n_fruitless, DEFAULT.silence
-        if not self._may_gain and (self._was_probed or n_fruitless >= DEFAULT.patience):
+        if n_fruitless >= DEFAULT.patience or (self._was_probed and not self._may_gain):
             silence = DEFAULT.long_silence * max(1, n_fruitless - DEFAULT.patience)
         is_due = self._n_unscored >= silence and self.chooser.n_tokens >= DEFAULT.silence
         may_probe = self._is_worthwhile and not self.remote and OFF in self.chooser.allowed

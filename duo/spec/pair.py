@@ -56,7 +56,7 @@ class PairModel:
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft
-        self._n_fruitless = 0  # texts in succession in which a probe found that drafting was not likely to pay
+        self._n_fruitless = 0  # texts in succession whose first probe did not lead to drafting
         self._n_unscored = 0  # tokens since a candidate was last scored, those of earlier texts included
 
     def _on_cores(self, n_cores: int) -> tuple[CostModel, CostModel]:
