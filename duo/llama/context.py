@@ -127,13 +127,15 @@ class Context(Handle):
             self._tokens[:n], self._positions[:n] = tokens, positions
             self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
             self._batch.n_tokens = n
-            self._set_sequences(sequences)
+            if sequences:
+                self._set_sequences(sequences)
             began = time.perf_counter()
             with self.call:
                 status = llama_cpp.llama_decode(pointer, self._batch)
                 if self._is_remote:
                     llama_cpp.llama_synchronize(pointer)
-            self._set_sequences([0] * len(sequences))
+            if sequences:
+                self._set_sequences([0] * len(sequences))
         if status:
             n_past = self.n_past
             if self.n_rollback is not None:

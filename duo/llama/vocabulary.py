@@ -157,8 +157,10 @@ class Vocabulary(Handle):
     def piece(self, token: int) -> bytes:
         """The bytes of `token` in a text: none if special, unless a tag of thoughts or calls. Raises PromptError."""
         if token not in self._pieces:
-            spelled = self._piece(token, special=True)
-            self._pieces[token] = spelled if spelled in TAGS else self._piece(token, special=False)
+            piece = self._piece(token, special=False)
+            if not piece and (spelled := self._piece(token, special=True)) in TAGS:
+                piece = spelled
+            self._pieces[token] = piece
         return self._pieces[token]
 
     def spelling(self, tokens: Sequence[int]) -> bytes:
