@@ -112,12 +112,12 @@ link: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks soak --json build/soak.json
 
 spec-bench: $(VENV)/ready-dev
+	@test -n "$(QUESTIONS)" || { echo "make spec-bench needs QUESTIONS=FILE: see benchmarks/README.md"; exit 2; }
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks spec-bench --questions $(QUESTIONS) --per-category 4 --turns 1 \
 	    --pairs smollm2-f16 smollm2-f32 --json build/spec-bench.json
 
 tables: $(VENV)/ready-dev
-	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.models
 	for table in fastest separate-cores schedules translated two-devices; do \
 	    $(BIN)/python -m benchmarks $$table --json build/$$table.json || exit; \

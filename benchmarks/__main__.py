@@ -81,6 +81,7 @@ def main() -> int:
                     Path(folder), stack, options.machine, time.monotonic() + 60 * options.minutes,
                     questions=options.questions, per_category=options.per_category, n_turns=options.turns,
                     temperatures=options.temperature, journal=options.json and options.json.with_suffix(".jsonl"),
+                    commit=document["commit"] or "",
                 )  # fmt: skip
                 outcome = scenario.run(setup)
             except (DuoError, OSError, httpx.HTTPError) as error:

@@ -36,8 +36,9 @@ class Clients(Scenario):
     def run(self, setup: Setup) -> Outcome:
         """See Scenario."""
         prompts = [prompt.text for prompt in prompts_of(setup)]
-        own = lead(setup, "-md", setup.draft, "-c", str(N_CTX), "-t", str(usable_cores()))
-        each = partial(start_llama_server, setup)
+        threads = "-t", str(usable_cores())
+        own = lead(setup, "-md", setup.draft, "-c", str(N_CTX), *threads)
+        each = partial(start_llama_server, setup, *threads, "-fa", "off")  # as duo on a CPU
         drafting = ["-md", "{draft}", "--spec-type", "draft-simple"]
         found = {(f"llama-server -np {n}", n): each("-np", str(n)) for n in CLIENTS}
         found |= {(f"llama-server -np {n} and the draft", n): each("-np", str(n), *drafting) for n in CLIENTS}
@@ -45,7 +46,7 @@ class Clients(Scenario):
         figures: dict[tuple[str, int], list[list[Answer]]] = {key: [] for key in found}
         for i in range(setup.n_rounds):
             for name, n in random.Random(i).sample(sorted(found), len(found)):
-                sent = [prompts[(i + j) % len(prompts)] for j in range(n)]
+                sent = [prompts[(i * max(CLIENTS) + j) % len(prompts)] for j in range(n)]
                 with ThreadPoolExecutor(n) as pool:
                     answers = list(pool.map(partial(ask, found[name, n], setup.n_tokens), sent))
                 figures[name, n].append(answers)
@@ -62,7 +63,7 @@ class Clients(Scenario):
 
 def ask(url: str, n_tokens: int, prompt: str) -> Answer:
     """Request a text, and time it by the client's clock. Raises ParseError."""
-    request = {"prompt": prompt, "max_tokens": n_tokens, "temperature": 0, "stream": True,
+    request = {"prompt": prompt, "max_tokens": n_tokens, "temperature": 0, "stream": True, "cache_prompt": False,
                "stream_options": {"include_usage": True}}  # fmt: skip
     began, times, n = time.monotonic(), list[float](), 0
     for event in streamed(f"{url}/v1/completions", request):

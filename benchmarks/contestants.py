@@ -55,6 +55,7 @@ class Setup:
     n_turns: int | None = None  # of each question; None: all
     temperatures: Sequence[float] = (0.0,)
     journal: Path | None = None  # of finished texts
+    commit: str = ""  # of the working tree
 
     @property
     def job(self) -> Job:
@@ -133,8 +134,8 @@ def patched(code: str) -> list[str]:
     return [sys.executable, "-c", f"{code}\nimport sys\nfrom duo.cli.main import main\nsys.argv[0] = 'duo'\nmain()"]
 
 
-def plain_program(setup: Setup, name: str, threads: int) -> Contestant:
-    return Contestant(f"{name} -t {threads}", Program(name, setup.program(name), threads))
+def plain_program(setup: Setup, name: str, threads: int, *more: str) -> Contestant:
+    return Contestant(" ".join((f"{name} -t {threads}", *more)), Program(name, setup.program(name), threads, more))
 
 
 def settings() -> dict[str, list[str]]:

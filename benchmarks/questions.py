@@ -40,12 +40,8 @@ def read_questions(file: Path) -> list[Question]:
     return found
 
 
-def chosen(questions: Sequence[Question], per_category: int | None) -> list[Question]:
+def interleaved(questions: Sequence[Question], per_category: int | None) -> Iterator[Question]:
     """The first `per_category` questions of each category (None: all), one category after the other in turn."""
-    return list(_interleaved(questions, per_category))
-
-
-def _interleaved(questions: Sequence[Question], per_category: int | None) -> Iterator[Question]:
     kinds: dict[str, list[Question]] = {}
     for question in questions:
         kinds.setdefault(question.category, []).append(question)

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.runner import Verdict
 from duo.bench.results import Range, markdown_table, speed_up, spread
 
-PLAIN, DUO = "llama-completion", "duo"
+PLAIN, DUO, LOOKUP = "llama-completion", "duo", "duo without a draft"
 REPEATS, DISTINCT = "not repeating", 0.6  # at least this share of distinct 4-grams
 _LEAST_TOKENS = 8  # shorter texts have no rate
 _LONG = ("summarization", "rag")  # the categories with long prompts
@@ -35,11 +35,14 @@ class Text:
     first_token_s: float  # with the prompt, without loading
     distinct: float  # see distinct_share()
     text: str
+    n_most: int = 0  # tokens at which it would have been ended
+    wall_s: float = 0.0  # of the whole run, with loading where that is part of it
+    commit: str = ""  # of duo's working tree
 
     @property
     def prompt(self) -> tuple[Any, ...]:
         """What the contestants have in common."""
-        return self.pair, self.question, self.turn, self.temperature
+        return self.pair, self.question, self.turn, self.temperature, self.n_most
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -51,22 +54,25 @@ class Text:
 class Ratio:
     """One prompt. Rates are tokens/s over those of plain decoding."""
 
+    question: str
     category: str
-    distinct: float  # share of the distinct 4-grams of plain decoding's text
+    distinct: float  # share of the distinct 4-grams of the least distinct text of plain, duo and the single setting
     duo: float
     single: float
     oracle: float
-    time: float  # duo's to the last token, prompt included, over the best single setting's
+    time: float  # duo's to the last token, prompt included, over that of the single setting with the least
+    lookup: float | None = None  # duo's without a draft
 
 
-Figure = Callable[[Ratio], float]
+Figure = Callable[[Ratio], float | None]
 FIGURES: dict[str, Figure] = {
     "over plain": lambda ratio: ratio.duo,
     "over the best single setting": lambda ratio: ratio.duo / ratio.single,
     "over the oracle": lambda ratio: ratio.duo / ratio.oracle,
     "time to the last token": lambda ratio: ratio.time,
+    "over lookup alone": lambda ratio: ratio.lookup and ratio.duo / ratio.lookup,
 }
-OVER_PLAIN, OVER_SINGLE, OVER_ORACLE, TIME = FIGURES
+OVER_PLAIN, OVER_SINGLE, OVER_ORACLE, TIME, OVER_LOOKUP = FIGURES
 
 
 class Ratios:
@@ -79,16 +85,17 @@ class Ratios:
         names = {name for found in prompts.values() for name in found}
         known = [found for found in prompts.values() if found.keys() == names and _has_rates(found)]
         self.n_left_out = len(prompts) - len(known)
-        self.ratios, self.singles = list[Ratio](), list[str]()
+        self.ratios, self.singles, self.quickest = list[Ratio](), list[str](), list[str]()
         if DUO not in names or not known:
             return
         peers = sorted(name for name in names if not name.startswith(DUO))
         plain = _fastest([name for name in peers if name.startswith(PLAIN)], known)
         halves = _halves(known, plain)
         for half, other in zip(halves, reversed(halves), strict=True):
-            single = _fastest(peers, other or half)
+            single, quickest = _fastest(peers, other or half), _quickest(peers, other or half, plain)
             self.singles.append(single)
-            self.ratios += [_ratio(found, plain, single, peers) for found in half]
+            self.quickest.append(quickest)
+            self.ratios += [_ratio(found, plain, single, quickest, peers) for found in half]
 
     def groups(self) -> dict[str, list[Ratio]]:
         """By category, then all, and those whose text does not repeat itself."""
@@ -103,10 +110,12 @@ class Ratios:
         for name, ratios in self.groups().items():
             cells = [spread(_mean(figure, ratios), 2) for figure in FIGURES]
             lines.append([name, str(len(ratios)), *cells])
-        return [*markdown_table(lines), "", f"Best single setting of each half: {', '.join(self.singles)}."]
+        found = [*markdown_table(lines), "", f"Best single setting of each half: {', '.join(self.singles)}."]
+        found.append(f"With the least time to the last token: {', '.join(self.quickest)}.")
+        return found + ([f"Prompts left out, for lack of a text: {self.n_left_out}."] if self.n_left_out else [])
 
     def verdicts(self) -> list[Verdict]:
-        """The bars of each pair; those over all pairs are in benchmarks/NOTES.md."""
+        """The bars of each pair."""
         groups = self.groups()
         long = [ratio for name in _LONG for ratio in groups.get(name, [])]
         kinds = {name: found for name, found in groups.items() if name not in ("all", REPEATS)}
@@ -121,7 +130,7 @@ class Ratios:
 
     def bars(self) -> tuple[list[str], dict[str, list[float]]]:
         """The series of a chart, and their rates over plain decoding in each group."""
-        series: dict[str, Figure] = {
+        series: dict[str, Callable[[Ratio], float]] = {
             DUO: lambda ratio: ratio.duo, "best single setting": lambda ratio: ratio.single,
             "best setting of each prompt": lambda ratio: ratio.oracle,
         }  # fmt: skip
@@ -132,7 +141,12 @@ class Ratios:
 
 
 def _mean(name: str, ratios: Sequence[Ratio]) -> Range | None:
-    return speed_up(list(map(FIGURES[name], ratios)))
+    """Of the questions, each of which counts once, whatever the number of its turns."""
+    questions: dict[str, list[float]] = {}
+    for ratio in ratios:
+        if (value := FIGURES[name](ratio)) is not None:
+            questions.setdefault(ratio.question, []).append(value)
+    return speed_up(list(map(geometric_mean, questions.values())))
 
 
 def _has_rates(found: Mapping[str, Text]) -> bool:
@@ -140,13 +154,16 @@ def _has_rates(found: Mapping[str, Text]) -> bool:
 
 
 def _halves(prompts: Sequence[dict[str, Text]], plain: str) -> tuple[list[dict[str, Text]], list[dict[str, Text]]]:
-    """Every other prompt of each category; the first of every other category."""
+    """Every other question of each category, with all of its turns; the first of every other category."""
     halves: tuple[list[dict[str, Text]], list[dict[str, Text]]] = ([], [])
     n_seen: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     for found in prompts:
-        category = found[plain].category
-        n_seen[category] = n_seen.get(category, len(n_seen) - 1) + 1
-        halves[n_seen[category] % 2].append(found)
+        question, category = found[plain].question, found[plain].category
+        if question not in chosen:
+            n_seen[category] = n_seen.get(category, len(n_seen) - 1) + 1
+            chosen[question] = n_seen[category] % 2
+        halves[chosen[question]].append(found)
     return halves
 
 
@@ -154,10 +171,18 @@ def _fastest(names: Sequence[str], prompts: Sequence[Mapping[str, Text]]) -> str
     return max(names, key=lambda name: geometric_mean([found[name].tokens_per_s for found in prompts]))
 
 
-def _ratio(found: Mapping[str, Text], plain: str, single: str, peers: Sequence[str]) -> Ratio:
+def _quickest(names: Sequence[str], prompts: Sequence[Mapping[str, Text]], plain: str) -> str:
+    return min(names, key=lambda name: geometric_mean([_last_s(found, plain, name) for found in prompts]))
+
+
+def _last_s(found: Mapping[str, Text], plain: str, name: str) -> float:
+    """Seconds to the last token. Near-ties end texts at different places: of as many tokens as plain decoding wrote."""
+    return found[name].first_token_s + (found[plain].tokens - 1) / found[name].tokens_per_s
+
+
+def _ratio(found: Mapping[str, Text], plain: str, single: str, quickest: str, peers: Sequence[str]) -> Ratio:
     base = found[plain]
     rates = {name: text.tokens_per_s / base.tokens_per_s for name, text in found.items()}
-    # Near-ties end texts at different places: the time is that of as many tokens as plain decoding wrote.
-    last_s = {name: each.first_token_s + (base.tokens - 1) / each.tokens_per_s for name, each in found.items()}
-    oracle = max(rates[name] for name in peers)
-    return Ratio(base.category, base.distinct, rates[DUO], rates[single], oracle, last_s[DUO] / last_s[single])
+    oracle, distinct = max(rates[name] for name in peers), min(found[name].distinct for name in (plain, DUO, single))
+    time = _last_s(found, plain, DUO) / _last_s(found, plain, quickest)
+    return Ratio(base.question, base.category, distinct, rates[DUO], rates[single], oracle, time, rates.get(LOOKUP))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, patched
+from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
 from duo.bench.rounds import Contestant, distinct_share
 from duo.engine.cores import allowed_cores, usable_cores
@@ -21,7 +22,6 @@ OFF = "duo, lookup off"
 FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
 COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "with the draft, sync"
 _N_EARLIER = 3  # texts before the fourth run
-_DISTINCT = 0.6  # least share of distinct 4-grams
 # Over the best schedule, which is chosen on the same rounds.
 BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
 
@@ -116,7 +116,7 @@ class Fastest(Comparison):
                 continue
             share = distinct_share(run.text)
             note(f"{file.stem}: {100 * share:.0f} % distinct, {run.tokens} tokens")
-            if share >= _DISTINCT and (run.tokens or 0) >= setup.n_tokens / 2:
+            if share >= DISTINCT and (run.tokens or 0) >= setup.n_tokens / 2:
                 files.append(file)
         if not files:
             raise DuoError("each text repeats itself or is too short")

@@ -148,10 +148,14 @@ class LlamaServer:
         request = {"prompt": job.prompt, "n_predict": job.n_tokens, "temperature": job.temperature, "seed": 1,
                    "ignore_eos": not job.may_end, "cache_prompt": False, "stream": True}  # fmt: skip
         began, first, last, text, event = time.monotonic(), 0.0, 0.0, "", dict[str, Any]()
-        for event in streamed(f"{url}/completion", request):
-            last = time.monotonic()
-            if piece := event.get("content"):
-                first, text = first or last, text + piece
+        try:
+            for event in streamed(f"{url}/completion", request):
+                last = time.monotonic()
+                if piece := event.get("content"):
+                    first, text = first or last, text + piece
+        except httpx.HTTPError:
+            self.url = ""  # it may have ended
+            raise
         timings = event.get("timings")
         if timings is None or not text:
             raise ParseError(f"llama-server: no text or timings in {str(event)[:200]}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from benchmarks.chart import bar_chart
-from benchmarks.contestants import ALONE, NGRAMS, Setup, duo, plain_program, settings
-from benchmarks.questions import Question, chosen, read_questions
-from benchmarks.ratios import DUO, PLAIN, Ratios, Text
+from benchmarks.contestants import ALONE, N_CTX, NGRAMS, Setup, duo, plain_program, settings
+from benchmarks.questions import Question, interleaved, read_questions
+from benchmarks.ratios import DUO, LOOKUP, PLAIN, Ratios, Text
 from benchmarks.runner import Outcome, Scenario, models, note
 from benchmarks.servers import llama_server
 from duo.bench.contestants import SPECULATIVE, Program
@@ -60,19 +63,27 @@ class SpecBench(Scenario):
         """See Scenario. After Ctrl-C, or when the time is over, returns the results so far."""
         if setup.questions is None:
             raise UsageError("spec-bench needs --questions FILE: see benchmarks/README.md")
-        questions = chosen(read_questions(setup.questions), setup.per_category)
+        questions = list(interleaved(read_questions(setup.questions), setup.per_category))
         path = (setup.journal or setup.folder / "texts.jsonl").absolute()
         profiles = path.with_suffix(".profiles") / setup.pair  # those of an interrupted run go on
-        profiles.mkdir(parents=True, exist_ok=True)
         journal, complete = Journal(path), False
+        if not any(text.pair == setup.pair and text.contestant.startswith(DUO) for text in journal.texts.values()):
+            shutil.rmtree(profiles, ignore_errors=True)
+        profiles.mkdir(parents=True, exist_ok=True)
         setup = replace(setup, may_end=True)
         found = contestants(replace(setup, folder=profiles))
         with suppress(KeyboardInterrupt):
             complete = write_all(setup, questions, found, journal)
         names = {contestant.name for contestant in found}
-        texts = [text for text in journal.texts.values() if text.pair == setup.pair and text.contestant in names]
+        texts = [
+            text
+            for text in journal.texts.values()
+            if text.pair == setup.pair and text.n_most == setup.n_tokens and text.contestant in names
+        ]
         lines, document = list[str](), {"models": models(setup), "complete": complete}
         document["texts"] = [asdict(text) for text in texts]
+        wall_s = sum(text.wall_s for text in texts)
+        document["wall_s"] = wall_s
         verdicts = []
         for temperature in setup.temperatures:
             ratios = Ratios([text for text in texts if text.temperature == temperature])
@@ -81,21 +92,24 @@ class SpecBench(Scenario):
             if setup.journal is not None and ratios.ratios:
                 chart = path.with_name(f"{path.stem}-{setup.pair}-{temperature:g}.svg")
                 chart.write_text(bar_chart(f"{setup.pair}: tokens/s over plain decoding", *ratios.bars()))
+        lines.append(f"Wall time of all texts: {wall_s / 60:.0f} minutes.")
         return Outcome(lines, document, verdicts)
 
 
 def contestants(setup: Setup) -> list[Contestant]:
     """duo without flags and without speculation; plain decoding; two programs with each setting."""
     n = usable_cores()
-    found = [duo(setup, DUO, "-md {draft}"), duo(setup, f"{DUO} without a draft", ""), duo(setup, OFF, ALONE)]
+    found = [duo(setup, DUO, "-md {draft}"), duo(setup, LOOKUP, ""), duo(setup, OFF, ALONE)]
     found += [plain_program(setup, PLAIN, threads) for threads in dict.fromkeys((1, n))]
-    # What a patient user also finds: on CPUs, attention is faster so.
+    # What a patient user also finds: on CPUs, tokens are faster so.
+    found.append(plain_program(setup, PLAIN, n, "-fa", "off"))
     tried = settings()
     tried |= {
         f"{name} -fa off": [*tried[name], "-fa", "off"] for name in ("draft n=4 p=0.5", "ngram-mod", *NGRAMS, "both")
     }
     for name, options in tried.items():
-        program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, options)
+        # Its prompt must fit into one batch.
+        program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, ["-b", str(N_CTX), *options])
         found.append(Contestant(f"{SPECULATIVE} {name}", program))
         found.append(llama_server(setup, n, *options, name=f"llama-server {name}"))
     found.append(llama_server(setup, n, "-fa", "off", name="llama-server plain -fa off"))
@@ -109,7 +123,7 @@ def write_all(setup: Setup, questions: Sequence[Question], found: Sequence[Conte
         messages: list[dict[str, str]] = []
         for turn, asked in enumerate(question.turns[: setup.n_turns], 1):
             messages.append({"role": "user", "content": asked})
-            about = (setup.pair, question.key, turn, temperature)
+            about = (setup.pair, question.key, turn, temperature, setup.n_tokens)
             order = random.Random(repr(about)).sample(found, len(found))
             job = with_prompt(replace(setup.job, temperature=temperature), template(messages), setup.folder / "prompt")
             for contestant in order:
@@ -117,19 +131,22 @@ def write_all(setup: Setup, questions: Sequence[Question], found: Sequence[Conte
                     continue
                 if time.monotonic() > setup.end:
                     return False
+                began = time.monotonic()
                 try:
                     run = contestant.write(job, threading.Event())
-                except ParseError as error:  # such as a text that ends at once
+                except (ParseError, httpx.HTTPError) as error:  # such as a text that ends at once
                     note(f"{question.key} {contestant.name}: {error}")
                     continue
                 first_s = run.figures["first_token_s"]
                 assert run.tokens is not None
                 assert first_s is not None
                 share = round(distinct_share(run.text, job.prompt), 3)
-                text = Text(*about[:2], question.category, *about[2:], contestant.name, run.tokens, run.tokens_per_s,
-                            first_s, share, run.text)  # fmt: skip
+                text = Text(*about[:2], question.category, turn, temperature, contestant.name, run.tokens,
+                            run.tokens_per_s, first_s, share, run.text, setup.n_tokens,
+                            round(time.monotonic() - began, 3), setup.commit)  # fmt: skip
                 journal.add(text)
                 note(f"{question.key} {question.category:<14} {contestant.name:<48} {run.tokens_per_s:8.1f} t/s")
-            answer = journal.texts.get((*about, OFF))
-            messages.append({"role": "assistant", "content": "" if answer is None else answer.text})
+            if (answer := journal.texts.get((*about, OFF))) is None:
+                break
+            messages.append({"role": "assistant", "content": answer.text})
     return True

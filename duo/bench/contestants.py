@@ -18,6 +18,7 @@ from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Sources
 from duo.errors import DecodeError
+from duo.llama.context import flash_attention
 from duo.llama.devices import gpus
 from duo.llama.model import Model
 
@@ -209,7 +210,8 @@ def other_programs(paths: Mapping[str, Path], n_max: Sequence[int | None], engin
     n_target, n_draft = slot.threads.target, slot.threads.draft
     # A single draft thread count is passed on; otherwise the draft uses as many threads as the target.
     td = n_draft[0] if len(n_draft) == 1 else n_target
-    shared = ["-fa", slot.config.flash_attn, "-ctk", slot.config.type_k, "-ctv", slot.config.type_v]
+    flash_attn = flash_attention(slot.target, slot.config.context(slot.n_ctx, 1, 1, 0))
+    shared = ["-fa", flash_attn, "-ctk", slot.config.type_k, "-ctv", slot.config.type_v]
     shared += _placement(slot.target.config, "-ngl", "-dev")
     found = []
 

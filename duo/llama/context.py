@@ -3,6 +3,7 @@
 import ctypes
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import llama_cpp
@@ -14,7 +15,7 @@ from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
-from duo.llama.memory import available_bytes, check_memory
+from duo.llama.memory import check_memory
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 
@@ -22,7 +23,7 @@ Logits = npt.NDArray[np.float32]
 
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _FLOATS = ("f32", "f16", "bf16")  # other types of the V cache need flash attention
-_SCORES_SHARE = 8  # of the available memory
+_MAX_SCORES = 1 << 30  # bytes
 _ABORTED = 2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
@@ -48,6 +49,7 @@ class Context(Handle):
 
     def __init__(self, model: Model, config: ContextConfig) -> None:
         """Allocate the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if this fails."""
+        config = replace(config, flash_attn=flash_attention(model, config))
         check_memory(model, config)
         params = _params(model, config)
         # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, continue. No Python code
@@ -266,19 +268,20 @@ def _params(model: Model, config: ContextConfig) -> Any:
     params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
     params.n_outputs_max = config.n_reserved
     params.n_threads, params.n_threads_batch = config.n_threads, config.n_threads_batch
-    params.flash_attn_type = _FLASH_ATTN["on" if config.exact else _flash_attn(model, config)]
+    params.flash_attn_type = _FLASH_ATTN[config.flash_attn]
     params.type_k, params.type_v = CACHE_TYPES[config.type_k][0], CACHE_TYPES[config.type_v][0]
     params.swa_full = True  # a windowed cache loses what a rollback needs
     params.no_perf = True
     return params
 
 
-def _flash_attn(model: Model, config: ContextConfig) -> str:
-    """Off if it is auto on the CPU, unless the scores of a batch need much memory: see benchmarks/NOTES.md.
+def flash_attention(model: Model, config: ContextConfig) -> str:
+    """What `flash_attn` is for this context: off if it is auto on the CPU, unless the scores need much memory.
 
     ggml's kernel for the CPU takes each row of a batch by itself (ggml-cpu/ops.cpp, flash_attn_ext_f16_one_chunk): with
-    1,000 tokens in the cache, eight rows take 2.4 times as long as by matrix products.
+    1,000 tokens in the cache, eight rows take two to three times as long as by matrix products. Long prompts are read
+    faster by it (benchmarks/NOTES.md). `exact` needs it.
     """
-    fits = model.size.scores_bytes(config) <= available_bytes() // _SCORES_SHARE
-    is_slow = model.places == {CPU} and config.type_v in _FLOATS
-    return "off" if config.flash_attn == "auto" and is_slow and fits else config.flash_attn
+    fits = model.size.scores_bytes(config) <= _MAX_SCORES
+    is_off = config.flash_attn == "auto" and model.places == {CPU} and config.type_v in _FLOATS and fits
+    return "on" if config.exact else "off" if is_off else config.flash_attn

@@ -56,10 +56,11 @@ def check_memory(model: Model, config: ContextConfig) -> None:
     n_host = len(caches) - model.n_offloaded
     on_host, on_devices = sum(caches[:n_host]), sum(caches[n_host:])
     logits = config.n_reserved * model.n_vocab * 4
-    mask = 2 * min(config.n_ctx, config.n_ubatch, config.n_batch) * config.n_ctx  # of attention, for a batch
+    attention = 2 * min(config.n_ctx, config.n_ubatch, config.n_batch) * config.n_ctx  # the mask, for a batch
+    attention += model.size.scores_bytes(config) if config.flash_attn == "off" else 0
     need = f"{model.path.name}: a context of {config.n_ctx} tokens needs"
 
-    needed, available = logits + on_host + (mask if on_host else 0), available_bytes()
+    needed, available = logits + on_host + (attention if on_host else 0), available_bytes()
     if needed > available:
         raise MemoryLimitError(
             f"{need} {needed / 2**30:.1f} GiB for its cache and buffers, and {available / 2**30:.1f} GiB are "
@@ -71,7 +72,7 @@ def check_memory(model: Model, config: ContextConfig) -> None:
         return
     if free == total:  # a driver that does not report what is used: at least the weights are
         free -= model.size.offloaded_bytes(model.n_offloaded)
-    needed = logits + on_devices + mask
+    needed = logits + on_devices + attention
     if needed > free:
         fits = int(max(0, free - logits) / (needed - logits) * config.n_ctx) // _CELLS * _CELLS
         most = f"at most {fits} tokens fit (n_ctx)" if fits else "no context fits"

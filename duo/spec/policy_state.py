@@ -25,7 +25,8 @@ class PolicyState(TypedDict):
     read_s: float
     latency_s: float
     bias: dict[str, float]  # by schedule
-    probes: list[int]  # fruitless ones in succession, and tokens since a candidate was scored
+    # Texts in succession whose first probe did not lead to drafting, and tokens since a candidate was scored.
+    probes: list[int]
 
 
 def between(value: Any, least: float, most: float) -> float:

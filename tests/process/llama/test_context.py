@@ -76,7 +76,7 @@ def test_flash_attention_is_used_where_scores_would_need_much_memory(
     text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = make(flash_attn="on").decode(text[:5], 1).copy()
-    monkeypatch.setattr("duo.llama.context._SCORES_SHARE", 10**9)
+    monkeypatch.setattr("duo.llama.context._MAX_SCORES", 0)
     assert np.array_equal(make().decode(text[:5], 1), expected)
 
 

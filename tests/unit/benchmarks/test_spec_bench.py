@@ -12,7 +12,7 @@ import pytest
 from benchmarks import servers
 from benchmarks.chart import bar_chart
 from benchmarks.contestants import Setup
-from benchmarks.questions import Question, chosen, read_questions
+from benchmarks.questions import Question, interleaved, read_questions
 from benchmarks.ratios import Ratios, Text
 from benchmarks.servers import LlamaServer
 from benchmarks.spec_bench import Journal
@@ -33,8 +33,8 @@ def test_questions_of_both_benchmarks_are_read_in_turn_from_each_category(tmp_pa
     file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
     one, two, three = questions = read_questions(file)
     assert one == Question("1", "qa", ["a", "b"])
-    assert chosen(questions, None) == [one, three, two]
-    assert chosen(questions, 1) == [one, three]
+    assert list(interleaved(questions, None)) == [one, three, two]
+    assert list(interleaved(questions, 1)) == [one, three]
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,20 @@ def test_prompts_of_different_categories_are_halved_too() -> None:
     assert [ratio.single for ratio in Ratios(found).ratios] == [0.5, 0.5]
 
 
-def test_times_to_the_last_token_include_the_prompt_and_are_those_of_as_many_tokens() -> None:
+def test_the_turns_of_a_question_are_in_one_half_and_count_once() -> None:
+    found = texts({"duo": [20.0, 80.0], PLAIN: [10.0] * 2, "first": [40, 5], "second": [5, 40]})
+    found += [replace(text, turn=2) for text in found if text.question == "0"]
+    ratios = Ratios(found)
+    assert [ratio.single for ratio in ratios.ratios] == [0.5] * 3
+    assert "4.00" in ratios.table()[2], "of 2 and 8, not of 2, 2 and 8"
+
+
+def test_times_to_the_last_token_are_of_as_many_tokens_and_over_the_quickest_setting() -> None:
+    """The peer has the highest rate, but not the least time."""
     found = texts({"duo": [20.0] * 2, PLAIN: [10.0] * 2, "peer": [20.0] * 2})
     found = [replace(text, tokens=51) if text.contestant == "duo" else text for text in found]
     found = [replace(text, first_token_s=7.0) if text.contestant == "peer" else text for text in found]
-    assert [ratio.time for ratio in Ratios(found).ratios] == [6.0 / 12.0] * 2
+    assert [ratio.time for ratio in Ratios(found).ratios] == [6.0 / 11.0] * 2
 
 
 def test_prompts_that_a_contestant_lacks_and_short_texts_are_left_out() -> None:
