@@ -74,5 +74,5 @@ def test_the_program_that_can_draft_does_so_with_every_limit(tmp_path: Path) -> 
     drafting = [(f"{SPECULATIVE} k={k}", "1/1", "CPU+CPU") for k in (2, 3)]
     assert [(c.name, c.threads, c.devices) for c in found] == [(COMPLETION, "1", "CPU"), *drafting]
     commands = [" ".join(c.write.command(JOB)) for c in found]  # type: ignore[attr-defined]
-    assert all("-fa auto -ctk f16 -ctv f16 -dev none" in command for command in commands)
+    assert all("-fa off -ctk f16 -ctv f16 -dev none" in command for command in commands)
     assert ["-devd none -md draft.gguf" in command for command in commands] == [False, True, True]
