@@ -15,7 +15,7 @@ from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
-from duo.llama.memory import check_memory
+from duo.llama.memory import available_bytes, check_memory
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 
@@ -282,6 +282,7 @@ def flash_attention(model: Model, config: ContextConfig) -> str:
     1,000 tokens in the cache, eight rows take two to three times as long as by matrix products. Long prompts are read
     faster by it (benchmarks/NOTES.md). `exact` needs it.
     """
-    fits = model.size.scores_bytes(config) <= _MAX_SCORES
+    room = available_bytes() - sum(model.size.cache_bytes(config))  # a context that fits with it must not be refused
+    fits = model.size.scores_bytes(config) <= min(_MAX_SCORES, room // 2)
     is_off = config.flash_attn == "auto" and model.places == {CPU} and config.type_v in _FLOATS and fits
     return "on" if config.exact else "off" if is_off else config.flash_attn

@@ -72,11 +72,12 @@ def test_on_the_cpu_flash_attention_is_off_unless_it_is_needed(
     assert np.array_equal(make(**about).decode(text[:5], 1), expected)
 
 
+@pytest.mark.parametrize(("name", "value"), [("_MAX_SCORES", 0), ("available_bytes", lambda: 1)])
 def test_flash_attention_is_used_where_scores_would_need_much_memory(
-    text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch
+    text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     expected = make(flash_attn="on").decode(text[:5], 1).copy()
-    monkeypatch.setattr("duo.llama.context._MAX_SCORES", 0)
+    monkeypatch.setattr(f"duo.llama.context.{name}", value)
     assert np.array_equal(make().decode(text[:5], 1), expected)
 
 
