@@ -119,7 +119,7 @@ spec-bench: $(VENV)/ready-dev
 
 tables: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.models
-	for table in fastest separate-cores schedules translated two-devices; do \
+	for table in fastest separate-cores translated two-devices; do \
 	    $(BIN)/python -m benchmarks $$table --json build/$$table.json || exit; \
 	done
 

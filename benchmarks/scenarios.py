@@ -139,21 +139,13 @@ SCENARIOS: dict[str, Scenario] = {
         baseline="target alone", bars=[Bar("with a draft", "target alone", most=1.05, figure="first_token_s")],
         columns=("decode t/s", "first token s"),
     ),
-    "schedules": Comparison(
-        "Sequential and concurrent drafting, with at most 2, 4 or 8 candidates or an automatic limit",
-        (*SMOLLM2, *TINYLLAMA), baseline="plain", columns=("decode t/s", "speed-up", "accept %", "tokens/decode"),
-        contestants=of({"plain": ALONE} | {
-            f"{mode}{k and f', at most {k}'}": f"{DRAFT} --schedule {mode} {k and f'--draft {k}'}"
-            for mode in ("sync", "async") for k in ("2", "4", "8", "")
-        }),
-    ),
     "separate-cores": Comparison(
         "Target and draft on separate cores, and sequential and plain decoding on the same cores",
         (*SMOLLM2, *TINYLLAMA), 8, contestants=_separate_cores, baseline="plain on cores",
     ),
     "translated": Comparison(
-        "A draft with another vocabulary: useful ones, and a useless one",
-        ("tinyllama-f16-smollm2", "tinyllama-f32-smollm2", "smollm2-f32-stories"), 16, 128, contestants=_translated,
+        "A draft with another vocabulary",
+        ("tinyllama-f16-smollm2", "tinyllama-f32-smollm2"), 16, 128, contestants=_translated,
         baseline=OFF, bars=[Bar(COLD, OFF, 0.97)],
         columns=("decode t/s", "speed-up", "accept %", "text as plain", "first_accept_rate", "over_forecast"),
     ),

@@ -78,27 +78,33 @@ def wait_until(is_so: Callable[[], bool], process: Child) -> None:
 
 def client(name: str, server: Server) -> Contestant:
     """Requests texts from a lead."""
-    return Contestant(name, lambda job, _: stream(server, job.prompt, job.n_tokens))
+    return Contestant(name, lambda job, _: stream(server.url, job.prompt, job.n_tokens))
 
 
-def stream(server: Server, prompt: str, n_tokens: int, **fields: object) -> Run:
-    """Request a text, and time it by the client's clock. Raises ParseError."""
-    request = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True, "duo": True, **fields}
+def stream(url: str, prompt: str, n_tokens: int, **fields: object) -> Run:
+    """Request a text of a lead or llama-server, and time it by the client's clock. Raises ParseError.
+
+    Of llama-server, which does not say how many tokens each piece has, tokens_per_s is 0.
+    """
+    request = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True, "duo": True,
+               "stream_options": {"include_usage": True}} | fields  # fmt: skip
     began, times, pieces, counts, n_seen = time.monotonic(), list[float](), list[str](), list[int](), 0
-    for event in streamed(f"{server.url}/v1/completions", request):
+    for event in streamed(f"{url}/v1/completions", request):
         if "error" in event:
-            raise ParseError(f"duo lead: {event['error']}")
+            raise ParseError(f"{url}: {event['error']}")
         if event.get("choices"):
             n_seen += event.get("duo", {"tokens": 0})["tokens"]
             if text := str(event["choices"][0]["text"]):
                 times.append(time.monotonic())
                 pieces.append(text)
                 counts.append(n_seen)
+        n_seen = (event.get("usage") or {}).get("completion_tokens", n_seen)
     if not times:
-        raise ParseError(f"duo lead: no text after {n_seen} tokens")
+        raise ParseError(f"{url}: no text after {n_seen} tokens")
     rate = (counts[-1] - counts[0]) / (times[-1] - times[0]) if times[-1] > times[0] else 0.0
     gaps_s = [after - before for before, after in pairwise(times)]
-    figures = {"first_token_s": times[0] - began, "longest_gap_s": max(gaps_s, default=0.0)}
+    figures = {"first_token_s": times[0] - began, "last_token_s": times[-1] - began,
+               "longest_gap_s": max(gaps_s, default=0.0)}  # fmt: skip
     return Run("".join(pieces).strip("\n"), n_seen, rate, figures)
 
 

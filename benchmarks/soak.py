@@ -214,7 +214,7 @@ def _client(seed: int, lead: Server, texts: dict[Text, str], done: threading.Eve
         try:
             if kind == "stream":
                 text = text._replace(is_chat=False)
-                run = servers.stream(lead, text.prompt, text.n_tokens, **_SAMPLED[text.is_sampled])
+                run = servers.stream(lead.url, text.prompt, text.n_tokens, **_SAMPLED[text.is_sampled])
                 gap_s = run.figures["longest_gap_s"] or 0.0
                 problem = _difference(texts[text].strip("\n"), run.text)
             elif kind == "disconnect":
