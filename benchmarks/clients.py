@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from statistics import median
+from typing import Any
 
 from benchmarks.contestants import N_CTX, Setup
 from benchmarks.runner import Outcome, Scenario, models, note, prompts_of
@@ -19,7 +20,7 @@ from duo.bench.rounds import Run
 from duo.engine.cores import usable_cores
 
 CLIENTS = (1, 2, 4)
-REQUEST = {"ignore_eos": False, "temperature": 0, "cache_prompt": False}
+REQUEST: dict[str, Any] = {"ignore_eos": False, "temperature": 0, "cache_prompt": False}
 TIMES = "first_token_s", "last_token_s"
 
 

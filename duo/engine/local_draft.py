@@ -1,7 +1,7 @@
 """LocalDraft: a draft model in this process, concurrent with the target or sequential."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from duo.engine.branches import BranchingDrafter
@@ -9,10 +9,10 @@ from duo.engine.decoder import Cache
 from duo.engine.draft import DraftRequest
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.metrics import SHARED, TRANSLATED
-from duo.engine.queue import Drafted, QueuedDraft, State
+from duo.engine.queue import Drafted, QueuedDraft, State, is_looked_up
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
-from duo.spec.policy import Policy
+from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Proposal
 
@@ -39,6 +39,7 @@ class LocalDraft(QueuedDraft):
         self._thread: DraftThread | None = None  # in schedule async
         self._concurrent = (0, 0)  # threads of both models beside that one
         self._interrupted = False  # in this text: no new thread may be started
+        self._looked_up = set[int]()  # positions of this text's tokens that the lookup found
 
     @property
     def n_target_threads(self) -> int:
@@ -48,6 +49,7 @@ class LocalDraft(QueuedDraft):
         """See Source. A draft that shares no device with the target starts during the target's prefill."""
         super().begin(request)
         self._interrupted = False
+        self._looked_up.clear()
         try:
             self._drafter = self._new_drafter(request)
         except Exception as error:  # whatever it is, the generation continues
@@ -73,6 +75,12 @@ class LocalDraft(QueuedDraft):
         self._cache.begin(text)
         guesser = self._translation.guesser(ends=not request.banned)
         return Drafter(context, side, guesser, context.n_vocab, metrics, text)
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        if is_looked_up(tokens, cost):
+            n = len(self._session.accepted)
+            self._looked_up.update(range(n, n + len(tokens) - 1))
+        super().commit(tokens, cost)
 
     def end(self) -> None:
         thread = self._thread
@@ -115,7 +123,7 @@ class LocalDraft(QueuedDraft):
         self._in_vain = True
 
     def _next_s(self, state: State) -> float:
-        return self.policy.costs.draft_s if self.policy.schedule is Schedule.SYNC else super()._next_s(state)
+        return self.policy.next_draft_s if self.policy.schedule is Schedule.SYNC else super()._next_s(state)
 
     def _cancel(self) -> None:
         self._context.cancel()
@@ -131,6 +139,9 @@ class LocalDraft(QueuedDraft):
 
     def _probe(self, n_tokens: int, drafter: Drafter) -> None:
         scores, n_decoded, seconds, whole = drafter.probe(n_tokens, self._n_prompt)
+        if self._translation is None:  # otherwise the positions are others
+            first = len(self._session.accepted) - len(scores)
+            scores = [score for i, score in enumerate(scores, first) if i not in self._looked_up]
         self.policy.learn_probe(scores, n_decoded, seconds, whole=whole)
 
     def _ask(self, act: Callable[[Drafter], None]) -> None:

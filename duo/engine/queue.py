@@ -193,6 +193,14 @@ class CandidateQueue:
         return decode.epoch != session.epoch - 1 or session.came_true not in decode.outcomes
 
 
+def is_looked_up(tokens: Sequence[int], cost: StepCost | None) -> bool:
+    """Whether the lookup found all but the last of these `tokens` of a step.
+
+    A draft predicts such tokens more often than others, on which alone it can gain: it is not judged by them.
+    """
+    return cost is not None and cost.source is Origin.LOOKUP and len(tokens) > 1
+
+
 class QueuedDraft(Draft):
     """Base of drafts that deliver candidates through a queue."""
 
@@ -248,7 +256,8 @@ class QueuedDraft(Draft):
         if is_useless:
             self._cancel()
         # From here on the draft continues: to learn may take a while.
-        self.policy.learn_scores(scores)
+        if not is_looked_up(tokens, cost):
+            self.policy.learn_scores(scores)
         for position, rank, prepared in self._session.contradictions:
             self.policy.calibration.add_rank(rank)
             if own is not None and self._lookahead.n_branches:  # the draft could prepare for this verification

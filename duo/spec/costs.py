@@ -120,16 +120,20 @@ class CostModel:
     def _used(self) -> dict[int, Time]:
         """The sizes that this text uses and that were known before; none until there are five decodes of them."""
         used = {n: time for n, time in self.target_times.items() if time.here.n and time.before}
-        return used if sum(time.here.n for time in used.values()) >= DEFAULT.few else {}
+        return used if _n_here(used.values()) >= DEFAULT.few else {}
 
     def _follow(self) -> None:
         """What T(n) has changed by in this text holds for sizes it does not use: of 1 and n > 1, the lesser change."""
         if not (used := self._used()):
             return
         groups = [time for n, time in used.items() if n == 1], [time for n, time in used.items() if n > 1]
-        ratios = [_mean_ratio((t.value / t.before, t.here.n) for t in group) for group in groups if group]
-        drift = min(ratios, key=lambda ratio: abs(math.log(ratio)))
-        drift = drift if abs(drift - 1) > DEFAULT.spread else 1.0
+        found = [
+            (_mean_ratio((t.value / t.before, t.here.n) for t in times), _n_here(times)) for times in groups if times
+        ]
+        drift, n = min(found, key=lambda each: abs(math.log(each[0])))
+        # The target alone, of many decodes, is known more exactly; other sizes are few.
+        least = DEFAULT.spread * (min(1.0, 2 / math.sqrt(n)) if groups[0] else 1.0)
+        drift = drift if abs(drift - 1) > least else 1.0
         for costs in self._both:
             if costs is self or not any(time.here.n for time in costs.target_times.values()):
                 for time in costs.target_times.values():
@@ -219,6 +223,11 @@ class CostModel:
         """Something that the curves follow from has changed."""
         for costs in self._family:
             costs._curves.clear()
+
+
+def _n_here(times: Iterable[Time]) -> int:
+    """How often these were measured in this text."""
+    return sum(time.here.n for time in times)
 
 
 def _mean_ratio(ratios: Iterable[tuple[float, int]]) -> float:

@@ -42,7 +42,9 @@ class Learner(PairModel):
         self._has_news = True  # whether something was learned since the last review
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
         self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
-        self._n_found = 0  # tokens of this text that the lookup found
+        self._n_found = 0  # tokens of this text that the lookup found,
+        self._n_found_since = 0  # since a step of another source,
+        self._n_unread_found = 0  # and since the draft decoded something
 
     @property
     def schedule(self) -> Schedule:
@@ -71,6 +73,11 @@ class Learner(PairModel):
         """Threads for the draft in schedule sync: as many as may be the fastest (Auer et al. 2002)."""
         times = self.alone.draft_times
         return min(self.draft_threads, key=lambda n: times[n].estimate(-1.0) if n in times else 0.0)
+
+    @property
+    def next_draft_s(self) -> float:
+        """Time for the next draft token in schedule sync, for which the draft reads what the lookup has found."""
+        return self.costs.draft_s + self._n_unread_found * self.read_s
 
     @property
     def _must_draft(self) -> bool:
@@ -111,22 +118,31 @@ class Learner(PairModel):
         is_alone = not cost.n_candidates and schedule is not ASYNC
         self._since_alone = 0 if is_alone else self._since_alone + n_tokens
         self._n_unread += n_tokens
-        self._n_unscored = 0 if self._scored else self._n_unscored + n_tokens
+        n_own = 1 if cost.source is Origin.LOOKUP else n_tokens  # on which a draft is judged
+        self._n_unscored = 0 if self._scored else self._n_unscored + n_own
         self._scored = False
         tokens, seconds = self._recent
         self._recent = (DEFAULT.rate_memory * tokens + n_tokens, DEFAULT.rate_memory * seconds + cost.total_s)
         is_own, gained_s = cost.source is Origin.DRAFT, 0.0
         if is_own:
+            self._looked_up.add(self._n_found_since)
+            self._n_found_since = 0
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
         elif cost.source is Origin.LOOKUP:
             self._n_found += n_tokens - 1
+            self._n_found_since += n_tokens - 1
+            self._n_unread_found += n_tokens - 1
             is_off = schedule is OFF or not self.rate
             each_s = alone_s if is_off else 1 / (self.rate * self._bias[schedule].value)  # without the lookup
             gained_s = n_tokens * each_s - cost.total_s
         self._lookup_budget.step(cost.total_s, gained_s, alone_s)
-        # Schedule sync without candidates is the target alone.
-        compares = is_own and (schedule is not SYNC or self._forecast.n_verify > 0)
-        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
+        drafted_s: float | None = None
+        if schedule is not SYNC or self._forecast.n_verify > 0:  # otherwise sync is the target alone
+            if is_own:
+                drafted_s = n_tokens * alone_s - cost.total_s
+            elif schedule is SYNC:  # the draft was asked, but the lookup's candidates were verified
+                drafted_s = cost.decode_s - cost.total_s
+        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted_s)
         if costs.was_wrong:
             self.chooser.budget.begin_again()
             self._n_fruitless = 0
@@ -143,7 +159,7 @@ class Learner(PairModel):
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
-        self._n_unread = 0
+        self._n_unread = self._n_unread_found = 0
         if n_sequences > 1:
             self.concurrent.add_draft(seconds, n_sequences=n_sequences)
         elif n_tokens >= DEFAULT.read_least:
@@ -262,8 +278,7 @@ class Learner(PairModel):
             self._is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
         if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
-            entry_s, n_written = 0.0 if self.separate_devices else self._n_unread * self.read_s, self.chooser.n_tokens
-            entry_s *= max(1, n_written) / max(1, n_written - self._n_found)
+            entry_s = 0.0 if self.separate_devices else self._n_unread * self.read_s * (1 + self._looked_up.value)
             self.chooser.review(estimates, entry_s, self._untried())
         self._forecast = found[self.schedule]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from duo.config import MAX_THREADS
+from duo.config import MAX_CANDIDATES, MAX_THREADS
 from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
@@ -56,6 +56,7 @@ class PairModel:
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft
+        self._looked_up = Mean()  # tokens that the lookup finds between two other steps, which the draft has to read
         self._n_fruitless = 0  # texts in succession whose first probe did not lead to drafting
         self._n_unscored = 0  # tokens since a candidate was last scored, those of earlier texts included
 
@@ -96,7 +97,8 @@ class PairModel:
         if self.n_max:
             chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
             curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
-            found[SYNC] = taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
+            round_s = self.latency_s + self._looked_up.value * self.read_s
+            found[SYNC] = taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), round_s)
             found[ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
         return found
 
@@ -210,6 +212,7 @@ class PairModel:
             "latency_s": self._latency.value,
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},
             "probes": [self._n_fruitless, self._n_unscored],
+            "looked_up": self._looked_up.value,
         }
 
     def restore(self, state: PolicyState) -> None:
@@ -229,6 +232,7 @@ class PairModel:
         for schedule in Schedule:
             bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)
+        self._looked_up = Mean(value=between(state.get("looked_up", 0.0), 0, MAX_CANDIDATES), n=DEFAULT.kept_scores)
         self._n_fruitless, self._n_unscored = (int(between(n, 0, 1e9)) for n in state.get("probes", (0, 0)))
 
     def restore_kept(self, state: Any) -> bool:

@@ -27,6 +27,7 @@ class PolicyState(TypedDict):
     bias: dict[str, float]  # by schedule
     # Texts in succession whose first probe did not lead to drafting, and tokens since a candidate was scored.
     probes: list[int]
+    looked_up: float
 
 
 def between(value: Any, least: float, most: float) -> float:

@@ -125,12 +125,15 @@ class Chooser:
         self._invested_s = 0.0  # prefill that should pay later
         self._tried = {self.now}  # in this text
 
-    def step(self, n_tokens: int, seconds: float, alone_s: float, *, drafted: bool = True) -> bool:
-        """A step added `n_tokens`; `alone_s` is T(1), or 0; `drafted`: due to the draft. Whether review() is due."""
+    def step(self, n_tokens: int, seconds: float, alone_s: float, gained_s: float | None = None) -> bool:
+        """A step added `n_tokens`; `alone_s` is T(1), or 0. Whether review() is due.
+
+        `gained_s`: due to the draft, compared with the target alone; None: the draft had no part in it.
+        """
         self.n_tokens += n_tokens
         self._n_steps += 1
-        compares = drafted and self.now is not OFF and OFF in self.allowed and alone_s
-        self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
+        compares = gained_s is not None and self.now is not OFF and OFF in self.allowed and alone_s
+        self.budget.step(seconds, gained_s or 0.0 if compares else 0.0, alone_s)
         is_short = compares and self._lacks_credit and self._n_steps % DEFAULT.first_review == 2
         if self._n_steps < self._next_review and not is_short:
             return False
@@ -161,7 +164,7 @@ class Chooser:
         if best is not self.now and self._pays(best, estimates, entry_s, untried):
             self._invested_s += 0.0 if best in untried else entry_s
             self._change(best, f"{estimates[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
-        elif may_end and self._lacks_credit and likely < estimates[OFF].rate:
+        elif may_end and self._lacks_credit and likely < estimates[OFF].rate * (1 + DEFAULT.optimism):
             self._change(OFF, "drafting has used up its credit")
         elif best is self.now and (trial := self._worth_trying(estimates, entry_s, untried)):
             low, high = estimates[trial][1:]

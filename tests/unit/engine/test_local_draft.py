@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from duo.engine.decoder import Cache
+from duo.engine.local_draft import LocalDraft
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
 from duo.spec.schedule import Schedule
+from duo.spec.types import Origin, StepCost
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, run, until
+from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_request, run, until
 
 N = 40
 TEXT = text_after(PROMPT, N)
@@ -50,6 +53,36 @@ def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> Non
     # Of each batch all that the target wrote is scored, but for a first token.
     assert policy.scores == [(5.0, right)] * (9 + 9)
     assert not any(step.n_candidates for step in generation.metrics.steps)
+
+
+def test_a_draft_is_judged_only_by_tokens_that_the_lookup_did_not_find() -> None:
+    policy = scripted(OFF, probes=[False] * 3 + [True])
+    draft = LocalDraft(Cache(FakeContext(n_batch=64)), policy)
+    draft.threads, request = THREADS, make_request()
+    draft.begin(request)
+    text = text_after(PROMPT, 12)
+    for n, source in ((1, Origin.DRAFT), (6, Origin.LOOKUP), (5, Origin.DRAFT)):
+        draft.propose()
+        written, text = text[:n], text[n:]
+        draft.commit(written, StepCost(n - 1, 1.0, 1.0, source))
+    draft.propose()
+    assert len(policy.scores) == 12 - 5, "the last of each step is the target's own"
+    draft.end()
+
+
+def test_candidates_that_the_lookup_found_too_are_not_scored() -> None:
+    policy = Eager(4, 6, SYNC)
+    draft = LocalDraft(Cache(FakeContext()), policy)
+    draft.threads = THREADS
+    draft.begin(make_request())
+    text = text_after(PROMPT, 4)
+    for source, n_scored in ((Origin.LOOKUP, 0), (Origin.DRAFT, 1)):
+        draft.propose()
+        draft.more(0.0)
+        written, text = text[:2], text[2:]
+        draft.commit(written, StepCost(1, 1.0, 1.0, source))
+        assert len(policy.scores) == n_scored
+    draft.end()
 
 
 def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -> None:

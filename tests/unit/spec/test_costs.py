@@ -181,6 +181,17 @@ def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes
     assert (alone.target_s(1), concurrent.target_s(1)) == pytest.approx((0.38 * factor, 0.6 * factor), rel=0.08)
 
 
+@pytest.mark.parametrize(("n_decodes", "factor"), [(10, 1.0), (100, 1.05)])
+def test_a_small_change_of_the_target_alone_holds_for_several_tokens_once_it_is_certain(
+    n_decodes: int, factor: float
+) -> None:
+    """After a text with a long prompt, several tokens would seem cheaper than they are."""
+    costs = another_run(measured({1: 0.1, 2: 0.12, 4: 0.15}))
+    costs.begin()
+    learn_target(costs, {1: 0.105}, n_decodes)
+    assert [costs.target_s(n) for n in (2, 4)] == pytest.approx([0.12 * factor, 0.15 * factor], rel=0.01)
+
+
 @pytest.mark.parametrize(("n_decodes", "found_s"), [(4, 0.0), (5, 0.11)])
 def test_the_time_alone_in_a_text_follows_from_five_decodes_of_sizes_known_before(
     n_decodes: int, found_s: float

@@ -224,3 +224,29 @@ def test_what_the_lookup_gains_or_loses_is_not_the_drafts() -> None:
         made.learn_step(9, StepCost(8, FLAT[9], FLAT[9], Origin.LOOKUP))
     assert made.chooser.budget.credit_s == pytest.approx(credit_s, abs=0.02), "but a share of the time"
     assert made.rates() == pytest.approx(rates), "a forecast is not compared with it"
+
+
+def test_a_draft_that_is_asked_before_the_lookups_candidates_are_verified_pays_for_that() -> None:
+    made = policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF))
+    made.chooser.now = SYNC
+    credit_s = made.chooser.budget.credit_s
+    made.learn_step(9, StepCost(8, FLAT[9], FLAT[9] + 0.004, Origin.LOOKUP))
+    assert made.chooser.budget.credit_s == pytest.approx(credit_s - 0.004, abs=0.001)
+
+
+def test_in_turns_the_draft_has_to_read_what_the_lookup_finds() -> None:
+    """A forecast counts it, also in the next run; and so does the time until the next candidate."""
+    made = policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF))
+    made.learn_draft(20, 20 * 0.001)
+    made.chooser.now, rates, draft_s = SYNC, made.rates(), made.next_draft_s
+    for _ in range(200):
+        made.learn_step(9, StepCost(8, FLAT[9], FLAT[9], Origin.LOOKUP))
+        made.learn_step(1, StepCost(0, FLAT[1], FLAT[1]))
+    assert made.rates()[SYNC] == pytest.approx(1 / (1 / rates[SYNC] + 8 * 0.001 / 4), rel=0.2)
+    assert made.rates()[OFF] == pytest.approx(rates[OFF])
+    assert made.next_draft_s == pytest.approx(draft_s + 200 * 8 * 0.001)
+    made.learn_draft(1, 0.002)
+    assert made.next_draft_s == pytest.approx(0.002, rel=0.1)
+    restored = policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF))
+    assert restored.restore_kept(made.state())
+    assert restored.rates()[SYNC] == pytest.approx(made.rates()[SYNC], rel=0.05)

@@ -247,6 +247,15 @@ def test_a_draft_that_may_pay_is_probed_when_nothing_was_scored_for_long_and_the
     assert continue_off(made, 800).probe_size() >= 16, "a share of 100 s"
 
 
+def test_tokens_that_the_lookup_finds_do_not_bring_the_next_probe_nearer() -> None:
+    made = unsure(EASY)
+    made.learn_scores(scores(0.3, 2))
+    for _ in range(16):
+        made.learn_step(9, StepCost(8, 0.2, 0.2, Origin.LOOKUP))
+    assert made.probe_size() == 0
+    assert continue_off(made, 1).probe_size() == 24
+
+
 def test_a_later_text_may_be_short_so_that_its_first_probe_is_a_small_share_of_it() -> None:
     made = unsure(EASY)
     made.learn_scores(scores(0.3, 24))

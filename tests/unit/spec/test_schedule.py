@@ -82,7 +82,7 @@ def test_a_share_of_the_time_and_of_the_draft_s_gains_is_earned_and_losses_are_p
 ) -> None:
     chooser = following(schedule)
     for n_tokens, seconds in steps:
-        chooser.step(n_tokens, seconds, ALONE_S, drafted=drafted)
+        chooser.step(n_tokens, seconds, ALONE_S, n_tokens * ALONE_S - seconds if drafted else None)
     time_s = sum(seconds for _, seconds in steps)
     assert chooser.budget.credit_s == pytest.approx(0.1 + DEFAULT.time_share * time_s + earned_s)
 
@@ -92,7 +92,7 @@ def test_a_share_of_the_time_and_of_the_draft_s_gains_is_earned_and_losses_are_p
     [
         (-0.1, {SYNC}, 0.1, ALL, OFF),
         (0.1, {SYNC}, 0.1, ALL, SYNC),  # it has credit
-        (-0.1, (), 0.1, ALL, SYNC),  # what is expected was measured
+        (-0.1, (), 0.1, ALL, SYNC),  # what is expected was measured, and is clearly faster
         (-0.1, {SYNC}, 0.0, ALL, SYNC),  # it is faster beyond doubt
         (-0.1, {SYNC}, 0.1, (SYNC, ASYNC), SYNC),  # there is no other
     ],
