@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from duo.config import MAX_CANDIDATES, MAX_THREADS
+from duo.config import MAX_THREADS
 from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
@@ -232,7 +232,7 @@ class PairModel:
         for schedule in Schedule:
             bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)
-        self._looked_up = Mean(value=between(state.get("looked_up", 0.0), 0, MAX_CANDIDATES), n=DEFAULT.kept_scores)
+        self._looked_up = Mean(value=between(state.get("looked_up", 0.0), 0, 1e9), n=DEFAULT.kept_scores)
         self._n_fruitless, self._n_unscored = (int(between(n, 0, 1e9)) for n in state.get("probes", (0, 0)))
 
     def restore_kept(self, state: Any) -> bool:

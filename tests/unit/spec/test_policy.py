@@ -234,6 +234,14 @@ def test_a_draft_that_is_asked_before_the_lookups_candidates_are_verified_pays_f
     assert made.chooser.budget.credit_s == pytest.approx(credit_s - 0.004, abs=0.001)
 
 
+def test_a_profile_is_kept_after_a_text_that_the_lookup_found_almost_whole() -> None:
+    made = policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF))
+    for _ in range(30):
+        made.learn_step(9, StepCost(8, FLAT[9], FLAT[9], Origin.LOOKUP))
+    made.learn_step(1, StepCost(0, FLAT[1], FLAT[1]))
+    assert policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF)).restore_kept(made.state())
+
+
 def test_in_turns_the_draft_has_to_read_what_the_lookup_finds() -> None:
     """A forecast counts it, also in the next run; and so does the time until the next candidate."""
     made = policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF))
