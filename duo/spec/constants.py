@@ -25,7 +25,7 @@ class PolicyConfig:
     late_share: float = 0.005  # of what is longer than the horizon below,
     gain_share: float = 0.1  # and of what drafting has gained
     # Changes of schedule.
-    optimism: float = 0.05  # of a forecast that was not compared with what was measured yet
+    optimism: float = 0.05  # by which a forecast may be too high, once drafting has used up its credit
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
     horizon: int = 256  # tokens within which a change must save what it costs; a longer text may be half done
     runs: int = 4  # texts of that length in which what a trial of something never measured has shown is used

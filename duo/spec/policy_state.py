@@ -27,7 +27,7 @@ class PolicyState(TypedDict):
     bias: dict[str, float]  # by schedule
     # Texts in succession whose first probe did not lead to drafting, and tokens since a candidate was scored.
     probes: list[int]
-    looked_up: float
+    looked_up: float  # tokens that the lookup finds between two other steps
 
 
 def between(value: Any, least: float, most: float) -> float:
