@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.contestants import ALONE, N_CTX, Setup, commands, duo
+from benchmarks import PEERS
+from benchmarks.contestants import ALONE, N_CTX, Setup, commands, duo, settings
 from benchmarks.models import ON_A_CARD, Q4_0, smollm2
 from benchmarks.process import run_process
 from benchmarks.runner import Bar, Comparison, Outcome, Verdict, note, verdict
+from duo.bench.contestants import SPECULATIVE, Program
 from duo.bench.rounds import Contestant, first_difference
 from duo.config import ContextConfig, ModelConfig
+from duo.engine.cores import usable_cores
 from duo.errors import DuoError
 from duo.llama.model_size import ModelSize, model_size
 
@@ -103,7 +106,20 @@ def contestants(setup: Setup) -> list[Contestant]:
     if setup.pair == ON_A_CARD:
         found[f"{OTHER}, {place}"] = f"-md {shlex.quote(str(smollm2(Q4_0)))} -ngl 0 -ngld {on} {ALONE}"
     found |= {AUTO_ALONE: f"{ALONE}{auto}", COLD: f"-md {{draft}} --no-profile{auto}", WARM: f"-md {{draft}}{auto}"}
-    return [replace(each, may_fail=each.name != CPU) for each in commands(setup, found)]
+    compared = [*commands(setup, found), *peers(setup, place, on)]
+    return [replace(each, may_fail=each.name != CPU) for each in compared]
+
+
+def peers(setup: Setup, place: str, on: str) -> list[Contestant]:
+    """llama.cpp in turns, target on the CPU. None without --peers: benchmarks/peers.sh builds for the CPU alone."""
+    if setup.peers == PEERS.resolve():
+        return []
+    path, placed = setup.program(SPECULATIVE), ["-b", str(N_CTX), "-ngl", "0", "-ngld", on]
+    return [
+        Contestant(f"{SPECULATIVE} {name}, {place}", Program(SPECULATIVE, path, usable_cores(), [*placed, *options]))
+        for name, options in settings().items()
+        if name.startswith("draft n=")
+    ]
 
 
 def exact(setup: Setup, fitting: Layers | None) -> list[Verdict]:

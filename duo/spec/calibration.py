@@ -157,8 +157,8 @@ class RankedOutcome(NamedTuple):
     rank: int
 
 
-def likely(chances: Sequence[float], ranks: Sequence[float], n: int) -> list[RankedOutcome]:
-    """The `n` most likely outcomes, best first, without those that hardly ever come true.
+def likely(chances: Sequence[float], ranks: Sequence[float], n: int | None = None) -> list[RankedOutcome]:
+    """The `n` most likely outcomes (None: all), best first, without those that hardly ever come true.
 
     `chances[i]`: the probability that the drafted token at position i is right if all before it are. `ranks[r]`: the
     probability that, where one is wrong, the target's token is its alternative of rank r.

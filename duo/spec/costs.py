@@ -66,11 +66,19 @@ class CostModel:
             one_s = self.guess_s or next(inferred, 0.0)
         if n_sequences == 1 or not one_s:
             return one_s
-        times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self.branch_times.items()}
+        times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self._repeated.items()}
         for other, _ in self.relatives:
-            theirs = {n: time.value / other.draft_s * one_s for n, time in other.branch_times.items()}
+            theirs = {n: time.value / other.draft_s * one_s for n, time in other._repeated.items()}
             times = _with_inferred(times, theirs)
         return _interpolated(times, n_sequences)[n_sequences - 1]
+
+    @property
+    def _repeated(self) -> dict[int, Time]:
+        """Times for several sequences; single ones only if there are no others.
+
+        A GPU prepares each number of sequences when it is first used, and one that seems slow is not used again.
+        """
+        return {n: time for n, time in self.branch_times.items() if time.n > 1 or time.is_kept} or self.branch_times
 
     def pair_time(self, doubt: float = 0.0) -> float:
         """The draft's time for a decode of two tokens; at least that for one."""
@@ -209,7 +217,7 @@ class CostModel:
         """What was measured, as JSON types."""
         return {
             name: {str(n): [time.value, time.spread] for n, time in sorted(times.items())}
-            for name, times in self._times.items()
+            for name, times in (self._times | {"branch_s": self._repeated}).items()
         }
 
     def restore(self, state: CostState) -> None:

@@ -39,6 +39,7 @@ class Forecast:
     worth: tuple[float, ...] = ()  # value in tokens of a head start of i/2 - `behind`, compared with none
     behind: float = 1.0
     n_branches: int = 0  # outcomes to prepare
+    batches: tuple[int, ...] = ()  # candidates to verify at each head start
     # In turns: for 0, 1, … candidates, the least survival with which one more is drafted; never beyond them.
     stop: tuple[float, ...] = ()
 
@@ -121,6 +122,7 @@ def overlapped(
     n_ahead: int,
     latency_s: float = 0.0,
     ranks: Sequence[float] = (),
+    near: Sequence[int] = (),
 ) -> Forecast:
     """Schedule async: both concurrently, the draft at most `n_ahead` tokens ahead.
 
@@ -135,7 +137,7 @@ def overlapped(
     the draft continues. With probability α^(k+1) the head start is kept: the k candidates must be accepted and the
     target's own next token must equal the draft's (α^k if the draft has not reached that position). Otherwise a new
     cycle begins without one. Solved by policy iteration (Howard 1960) for a semi-Markov decision process with average
-    reward.
+    reward. `near`: the batches of a similar forecast, from which fewer iterations are needed.
 
     With branches, a decode of the draft during a verification takes longer, and the cycle goes on after a rejection
     that was prepared for. The head start is then what was decoded of that branch, which began with the draft's next
@@ -149,7 +151,8 @@ def overlapped(
     expected = np.array(list(accumulate(acceptance**k)))
     verify_s = np.asarray(target_s)[k]
     waited = np.where(k > 0, np.maximum(0, k - ahead[:, None]), 0)
-    outcomes = [likely((n + 1) * [acceptance], ranks, n_branches) if n_branches else [] for n in range(n_max + 1)]
+    possible = likely((n_max + 1) * [acceptance], ranks) if n_branches else []
+    outcomes = [[one for one in possible if one.position <= n][:n_branches] for n in range(n_max + 1)]
     drafted = verify_s / np.array([sequences_s[len(each)] for each in outcomes])  # during the verification
 
     def between(head_starts: Floats | Integers) -> tuple[Integers, Floats]:
@@ -169,22 +172,25 @@ def overlapped(
         hits = np.minimum(hits, SURE - survival)  # otherwise a cycle might never end
         began = np.where(waited > 0, 1.0, 0.5)
         paths.append((hits, *between(np.clip(drafted - began, 0, min(n_ahead, MAX_DEEP)))))
-    rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, paths, fresh=_GRID)
-    return Forecast(rate, int(chosen[-1]), int(chosen[_GRID]), tuple(worth.tolist()), behind, n_branches)
+    chosen = np.array(near if len(near) == len(ahead) and max(near) <= n_max else len(ahead) * [0])
+    rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, paths, chosen, fresh=_GRID)
+    batches, worth_of = chosen.tolist(), tuple(worth.tolist())
+    return Forecast(rate, batches[-1], batches[_GRID], worth_of, behind, n_branches, tuple(batches))
 
 
 # Arrays `[states, k]`: the probability of a transition, the state below that which follows, the share of the next.
 _Path = tuple[Floats, Integers, Floats]
 
 
-def _solve(expected: Floats, seconds: Floats, paths: Sequence[_Path], fresh: int) -> tuple[float, Floats, Integers]:
-    """Policy iteration. Returns the rate, and for each state its worth and the best k.
+def _solve(
+    expected: Floats, seconds: Floats, paths: Sequence[_Path], chosen: Integers, fresh: int
+) -> tuple[float, Floats, Integers]:
+    """Policy iteration from `chosen`, a k for each state. Returns the rate, and for each state its worth and best k.
 
     `expected[k]` tokens take `seconds[state, k]`. With what remains of 1 after the probabilities of all `paths`, a new
     cycle begins in state `fresh`.
     """
     states = np.arange(len(seconds))
-    chosen = np.zeros(len(seconds), int)
     for _ in range(20):
         kept = np.zeros((len(seconds), len(seconds)))
         for chance, below, share in paths:

@@ -1,13 +1,13 @@
 """Learner: what a policy learns from each step, what it measures on purpose, and when it changes the schedule."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
-from duo.spec.schedule import ASYNC, OFF, SYNC, Budget, Chooser, Schedule
+from duo.spec.schedule import ASYNC, OFF, SYNC, Budget, Chooser, RateEstimate, Schedule
 from duo.spec.types import Origin, StepCost
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
@@ -26,7 +26,7 @@ class Learner(PairModel):
         self.chooser = Chooser(self.schedules, ASYNC if self.separate_devices else OFF)
         self._forecast = Forecast(0.0)
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
-        self._last = OFF, 0.0  # the schedule of the last step, and the draft's time in it
+        self._reviewed = OFF, 0.0  # the schedule that the last review chose, and the draft's time in it then
         self._since_alone = 0  # tokens since T(1) was measured
         self._may_gain = True  # whether drafting may pay, by what is known
         self._start_text(0)
@@ -151,7 +151,7 @@ class Learner(PairModel):
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
         is_first = schedule is OFF and self.alone.target(1).n == DEFAULT.first_alone
-        (before, before_s), self._last = self._last, (schedule, costs.draft_s)
+        before, before_s = self._reviewed
         stalls = before is schedule and costs.draft_s > DEFAULT.max_slower * before_s > 0
         is_due = (is_due or stalls) and (self._has_news or schedule is not OFF)
         if not self.rate or is_first or is_due:
@@ -270,16 +270,24 @@ class Learner(PairModel):
         if found and self.chooser.is_settled and seconds:
             self._bias[self.schedule].add(self._limited(tokens / seconds / self.rate))
         self._window = (0, 0.0)
-        if not found or len(self.chooser.allowed) < 2:
-            return
-        estimates = self.estimates(found)
-        self._may_gain = self.chooser.may_gain(estimates)
+        if found and len(self.chooser.allowed) > 1:
+            self._reconsider(found)
+        self._reviewed = self.schedule, self.costs.draft_s
+
+    def _reconsider(self, found: Mapping[Schedule, Forecast]) -> None:
+        untried = self._untried()
+        # How uncertain they are takes two more forecasts of each, and the target waits: only where it is asked for.
+        if self.schedule is OFF or untried:
+            estimates = self.estimates(found)
+            self._may_gain = self.chooser.may_gain(estimates)
+        else:
+            estimates = {schedule: RateEstimate(*3 * [rate]) for schedule, rate in self.rates(found).items()}
         if self.schedule is OFF:
             self._is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
         if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
             entry_s = 0.0 if self.separate_devices else self._n_unread * self.read_s * (1 + self._looked_up.value)
-            self.chooser.review(estimates, entry_s, self._untried())
+            self.chooser.review(estimates, entry_s, untried)
         self._forecast = found[self.schedule]
 
     def _untried(self) -> set[Schedule]:

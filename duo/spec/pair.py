@@ -47,6 +47,7 @@ class PairModel:
         self.n_most = max(self.n_max, self.n_most)
         self._n_branches = 0  # now, in schedule async
         self._compared: list[int] = []  # what this number was chosen for
+        self._near: dict[int, Sequence[int]] = {}  # by number of branches: of the last forecast of schedule async
         self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and concurrent, by free cores; 0: all
         self.alone, self.concurrent = self._on_cores(0)  # of the schedules sync and off; of async
         self.is_steady = True  # whether these have been the free cores all through the text
@@ -110,7 +111,10 @@ class PairModel:
         target_s = self.concurrent.curve(self.n_max + 1, doubt)
         draft_s = [self.concurrent.draft_time(doubt, n) for n in range(1, n_branches + 2)]
         latency_s = self.latency_s if self.aborts else self.latency_s + draft_s[-1] / 2
-        return overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, self.calibration.ranks)
+        ranks, near = self.calibration.ranks, self._near.get(n_branches, ())
+        found = overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, ranks, near)
+        self._near[n_branches] = found.batches
+        return found
 
     def choose_branches(self, *, allowed: bool) -> None:
         """Choose the fewest branches that are almost the best; again only after a change of about a tenth."""

@@ -233,6 +233,17 @@ def test_the_draft_s_time_for_several_sequences_is_learned_like_the_target_s_for
     assert noisy[0] == pytest.approx(0.010), "not disturbed"
 
 
+def test_one_slow_decode_of_several_sequences_says_nothing_about_the_next() -> None:
+    """A GPU prepares each number of sequences when it is first used, and a slow one would not be used again."""
+    costs = CostModel()
+    for n, ms in ((1, 2.0), (1, 2.0), (5, 2.4), (5, 2.4), (9, 11.7)):
+        costs.add_draft(ms, n_sequences=n)
+    assert costs.draft_time(0.0, 9) == another_run(costs).draft_time(0.0, 9) == pytest.approx(3.2)
+    for _ in range(2):
+        costs.add_draft(3.3, n_sequences=9)
+    assert costs.draft_time(0.0, 9) == another_run(costs).draft_time(0.0, 9) == 3.3
+
+
 def test_sizes_that_a_text_has_not_used_are_near_the_line_between_those_that_it_has() -> None:
     """A profile from long texts has long times: larger batches seem to cost nothing, and none between is tried."""
     costs = CostModel()
