@@ -153,8 +153,9 @@ def _trying() -> Iterator[None]:
 
 
 def _time_token(context: Decoder, model: Model, n_sequences: int = 1) -> float:
-    """For a token in each sequence: of two decodes the faster, as the first has to start threads."""
-    return min(_time(context, [max(model.bos, model.eos, 0)], 1, n_sequences) for _ in range(2))
+    """For a token in each sequence: of some decodes the fastest, as the first has to start threads."""
+    n = 2 if model.places == {CPU} else 4  # CUDA records a graph of the second or third like it (ggml-cuda.cu)
+    return min(_time(context, [max(model.bos, model.eos, 0)], 1, n_sequences) for _ in range(n))
 
 
 def _time(context: Decoder, tokens: list[int], n_rows: int, n_sequences: int = 1) -> float:
