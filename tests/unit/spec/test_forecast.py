@@ -90,6 +90,20 @@ def test_latency_lowers_the_rate_to_that_of_the_target_alone_at_worst(case: Case
     assert min(rates) >= 0.999 / case.machine.concurrent_target_s[0]
 
 
+@pytest.mark.parametrize("n_branches", [0, 4])
+def test_a_forecast_from_a_similar_one_is_the_same(n_branches: int) -> None:
+    near, used = tuple[int, ...](), set[int]()
+    for case in FAST:
+        draft_s = [case.machine.concurrent_draft_s * (1 + 0.1 * n) for n in range(n_branches + 1)]
+        settings = (case.machine.concurrent_target_s, draft_s, case.acceptance, N_AHEAD, 0.0, (0.5, 0.2))
+        cold, found = overlapped(*settings), overlapped(*settings, near)
+        assert found.rate == pytest.approx(cold.rate)
+        assert found.worth == pytest.approx(cold.worth, abs=1e-6)
+        near = found.batches
+        used |= {*near}
+    assert len(used) > 4
+
+
 # Outcomes prepared
 
 # T(1, 2, 4, 8) and t_d in ms, α; tokens/s alone, both at once, and with outcomes prepared 65 % of the time at no cost:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -44,6 +45,19 @@ def test_a_wrong_forecast_is_corrected() -> None:
         made.learn_step(1, StepCost(0, 0.010, 0.050))
     assert made.rates()[ASYNC] < 0.8 * made.forecasts()[ASYNC].rate
     assert made.rates()[OFF] == made.forecasts()[OFF].rate
+
+
+def test_a_draft_whose_time_goes_up_and_down_is_not_reviewed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target waits for a review. A GPU takes longer where the number of sequences has just changed."""
+    made, n = policy(FLAT, 0.002, 0.7), count()
+    made.begin(10, 1000)
+    review = made._review
+    monkeypatch.setattr(made, "_review", lambda: review() if next(n) >= 0 else None)
+    for i in range(48):
+        for _ in range(4):
+            made.learn_draft(1, 0.004 if i % 2 else 0.002)
+        made.learn_step(2, StepCost(2, 0.040, 0.042))
+    assert 4 <= next(n) <= 12
 
 
 def test_estimates_lie_between_the_low_and_the_high_one_and_what_is_shown_below_the_limit() -> None:
