@@ -63,6 +63,10 @@ generator=()
 if command -v ninja >/dev/null; then
     generator=(-G Ninja)
 fi
+# As in the Makefile: GCC before 12.4 and 13.3 compiles the kernels for AMX wrongly.
+if "${CXX:-c++}" -mno-amx-int8 -E -x c++ - </dev/null >/dev/null 2>&1; then
+    export CFLAGS="${CFLAGS:-} -mno-amx-int8" CXXFLAGS="${CXXFLAGS:-} -mno-amx-int8"
+fi
 # The options of llama-cpp-python's build: shared libraries, Release, native instructions, OpenMP and RPC on.
 cmake -S "$source" -B "$directory/cmake" ${generator[@]+"${generator[@]}"} \
     -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DGGML_OPENMP=ON -DGGML_RPC=ON \
