@@ -23,6 +23,7 @@ from duo.errors import ModelError, UsageError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
+from duo.llama.heads import check_not_head, check_pair
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
@@ -131,8 +132,16 @@ def _load(
         _check_weights(here)
         models = [stack.enter_context(closing(load_model(one, show))) for one in here]
         target, draft = models[0], models[1] if len(models) > 1 else None
-        translation = Translation(target, draft) if draft is not None and _differs(target, draft) else None
-        profile = _profile(config, configs)
+        if target.is_eagle3:
+            raise ModelError(f"{target.path}: an EAGLE-3 head: it is the draft (-md) of the model that it was made for")
+        translation = None
+        if draft is not None and draft.is_eagle3:
+            check_pair(target, draft)
+        elif draft is not None and _differs(target, draft):
+            translation = Translation(target, draft)
+        elif draft_config is None and target.has_mtp:
+            draft = _mtp(target)
+        profile = _profile(config, 2 * configs if draft is target else configs)
         if draft_config is not None and draft is None:  # on RPC servers
             drafts = drafts or RemoteDrafts()
             drafts.on_ready = stack.enter_context(_process(config, draft_config, target, drafts)).start
@@ -190,6 +199,7 @@ def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: Re
 
     here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
     with closing(Model(here, vocabulary_only=True)) as model:
+        check_not_head(model)
         differs = _differs(target, model)
     drafts.vocabulary = TRANSLATED if differs else SHARED
     n_threads = config.draft_n_threads or 1
@@ -231,6 +241,17 @@ def _differs(target: Model, draft: Model) -> bool:
         better = family.advice if family is not None else _BETTER
         log.info("%s drafts for %s through the text: %s. %s", draft.path.name, target.path.name, difference, better)
     return difference is not None
+
+
+def _mtp(target: Model) -> Model | None:
+    """The target, if its MTP layer can draft here."""
+    try:
+        check_pair(target, target)
+    except ModelError as error:
+        log.warning("the MTP layer of %s is not used: %s", target.path.name, error)
+        return None
+    log.info("%s has an MTP layer, which drafts (--heads off: it does not)", target.path.name)
+    return target
 
 
 def _check_weights(configs: Sequence[ModelConfig]) -> None:

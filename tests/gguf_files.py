@@ -90,6 +90,14 @@ class _Model(gguf.GGUFWriter):
         self.noise(f"{layer}.ffn_up.weight", N_FF, N_EMBD)
         self.noise(f"{layer}.ffn_down.weight", N_EMBD, N_FF, scale=depth)
 
+    def next_token(self, layer: str) -> None:
+        """What an MTP layer has besides: it begins with the token, and a little of the hidden row."""
+        row = 0.2 * self._random.standard_normal((N_EMBD, N_EMBD), np.float32) / np.sqrt(np.float32(N_EMBD))
+        both = np.concatenate([np.eye(N_EMBD, dtype=np.float32), row], axis=1)
+        self.add_tensor(f"{layer}.nextn.eh_proj.weight", both)
+        for name in ("enorm", "hnorm"):
+            self.constant(f"{layer}.nextn.{name}.weight", N_EMBD)
+
     def finish(self) -> Path:
         self.write_header_to_file()
         self.write_kv_data_to_file()
@@ -192,11 +200,14 @@ def tiny_hybrid(path: Path, *, seed: int = 0, depth: float = 1.0, n_layer: int =
     return model.finish()
 
 
-def tiny_qwen35(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
-    """A hybrid of a layer of linear attention and one of attention; vocabulary and `depth` as in `tiny_llama`."""
+def tiny_qwen35(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = False) -> Path:
+    """A hybrid of a layer of linear attention and one of attention; vocabulary and `depth` as in `tiny_llama`.
+
+    `mtp`: with a layer for multi-token prediction, which often agrees if there is little `depth`.
+    """
     n_state, n_heads, n_conv = 32, 2, 4
     n_inner = n_state * n_heads
-    model = _Model(path, "qwen35", n_layer=2, seed=seed)
+    model = _Model(path, "qwen35", n_layer=2 + mtp, seed=seed)
     model.write_attention()
     model.add_rope_dimension_sections([N_EMBD_HEAD // 2, 0, 0, 0])
     model.add_ssm_conv_kernel(n_conv)
@@ -219,6 +230,11 @@ def tiny_qwen35(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
     model.attention("blk.1", depth, gated=True, head_norms=True)
     for layer in ("blk.0", "blk.1"):
         model.feed_forward(layer, depth, norm="post_attention_norm")
+    if mtp:
+        model.add_nextn_predict_layers(1)
+        model.attention("blk.2", depth, gated=True, head_norms=True)
+        model.feed_forward("blk.2", depth, norm="post_attention_norm")
+        model.next_token("blk.2")
     return model.finish()
 
 
@@ -234,4 +250,68 @@ def tiny_gemma(path: Path, *, window: int, seed: int = 0, depth: float = 1.0) ->
         model.feed_forward(layer)
         for name in ("post_attention_norm", "post_ffw_norm"):
             model.constant(f"{layer}.{name}.weight", N_EMBD, value=depth)
+    return model.finish()
+
+
+def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True) -> Path:
+    """A mixture of experts with one expert and an MTP layer; vocabulary and `depth` as in `tiny_llama`.
+
+    Without `mtp`, it names that layer, but lacks it, as files do whose conversion has left it out.
+    """
+    model = _Model(path, "glm4moe", n_layer=3, seed=seed)
+    model.write_attention()
+    model.add_expert_count(1)
+    model.add_expert_used_count(1)
+    model.add_expert_shared_count(1)
+    model.add_expert_feed_forward_length(N_FF)
+    model.add_leading_dense_block_count(0)
+    model.add_nextn_predict_layers(1)
+    model.ends(model.write_vocabulary())
+    for layer in ("blk.0", "blk.1", "blk.2")[: 2 + mtp]:
+        model.attention(layer, depth)
+        model.constant(f"{layer}.post_attention_norm.weight", N_EMBD)
+        model.noise(f"{layer}.ffn_gate_inp.weight", 1, N_EMBD)
+        model.constant(f"{layer}.exp_probs_b.bias", 1, value=0.0)
+        for name, shape in (("gate", (N_FF, N_EMBD)), ("up", (N_FF, N_EMBD)), ("down", (N_EMBD, N_FF))):
+            scale = depth if name == "down" else 1.0
+            model.noise(f"{layer}.ffn_{name}_exps.weight", 1, *shape, scale=scale)
+            model.noise(f"{layer}.ffn_{name}_shexp.weight", *shape, scale=scale)
+    if mtp:
+        model.next_token("blk.2")
+    return model.finish()
+
+
+def tiny_eagle3(
+    path: Path,
+    *,
+    layers: Sequence[int] = (0, 1, 2),
+    n_embd: int = N_EMBD,
+    words: tuple[str, ...] = WORDS,
+    seed: int = 0,
+    depth: float = 1.0,
+    own_ends: bool = False,
+) -> Path:
+    """A head for a `tiny_llama` of two layers, whose embedding and output it uses unless it has `own_ends`.
+
+    It mostly copies its last token, as that model does with little `depth`: the two then often agree.
+    """
+    model = _Model(path, "eagle3", seed=seed)
+    model.write_attention()
+    model.add_array("eagle3.target_layers", list(layers))
+    model.add_uint32("eagle3.target_hidden_size", n_embd)
+    n_vocab = model.write_vocabulary(words)
+    model.constant("output_norm.weight", N_EMBD)
+    if own_ends:
+        model.noise("token_embd.weight", n_vocab, N_EMBD)
+        model.noise("output.weight", n_vocab, N_EMBD)
+    model.noise("fc.weight", N_EMBD, len(layers) * n_embd, scale=depth)
+    for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
+        model.constant(f"blk.0.{name}.weight", N_EMBD)
+    token = np.concatenate([np.eye(N_EMBD, dtype=np.float32), np.zeros((N_EMBD, N_EMBD), np.float32)], axis=1)
+    for name, scale in (("attn_q", 4), ("attn_k", 4), ("attn_v", 1)):  # a token looks at itself
+        model.add_tensor(f"blk.0.{name}.weight", np.float32(scale) * token)
+    model.add_tensor("blk.0.attn_output.weight", np.eye(N_EMBD, dtype=np.float32))
+    model.noise("blk.0.ffn_gate.weight", N_FF, N_EMBD)
+    model.noise("blk.0.ffn_up.weight", N_FF, N_EMBD)
+    model.noise("blk.0.ffn_down.weight", N_EMBD, N_FF, scale=depth)
     return model.finish()

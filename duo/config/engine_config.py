@@ -116,6 +116,11 @@ class EngineConfig:
         "auto: where it is faster, propose the tokens that followed an earlier occurrence of the last ones in the "
         "prompt or text, with or without a draft model. --schedule off and --draft 0 turn it off, too.", who=_DRAFTED,
         choices=("auto", "off"))
+    heads: str = option(
+        "auto", "--heads", "Drafting",
+        "auto: without a draft, a model that has a layer for multi-token prediction (MTP) drafts with it where that is "
+        "faster; off: that layer is not loaded. An EAGLE-3 head is given as the draft.", who=_DRAFTED,
+        choices=("auto", "off"))
     profile: bool = option(
         True, "--profile/--no-profile", "Drafting",
         "Load the measurements of earlier runs and of duo tune for these models on this machine, and save those of "
@@ -218,7 +223,8 @@ class EngineConfig:
         # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
         uses_gpus = not (self.rpc_servers and has_draft and not self.draft_rpc_servers)
         shares = tuple(self.tensor_split)
-        more = {"split_mode": self.split_mode, "tensor_split": shares, "main_gpu": self.main_gpu}
+        more: dict[str, Any] = {"split_mode": self.split_mode, "tensor_split": shares, "main_gpu": self.main_gpu}
+        more["heads"] = self.heads == "auto" and not has_draft and self.draft_n_max != 0
         return self._model(path, "", uses_gpus=uses_gpus, **more)
 
     def draft_model(self, path: Path) -> ModelConfig:

@@ -30,6 +30,7 @@ class ModelConfig:
     split_mode: str = "layer"  # how to split the model across devices: one of SPLIT_MODES
     tensor_split: tuple[float, ...] = ()  # proportion for each device; empty: chosen by llama.cpp
     main_gpu: int = 0  # index of the device to use with split mode none
+    heads: bool = False  # whether to load the layers for multi-token prediction, if the file has any
     prefix: str = ""  # of the names of these parameters in messages: draft_ for a draft's
 
     def error(self, parameter: str, message: str) -> UsageError:

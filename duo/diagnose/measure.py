@@ -12,10 +12,12 @@ from duo.engine.cores import ON_CPU, usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
 from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
+from duo.engine.head_drafter import HeadDrafter
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError
+from duo.llama.heads import HeadContext
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
 
@@ -148,7 +150,12 @@ class Meter:
         session, metrics, translator = Session(prompt, self._target.n_vocab), Metrics(), None
         queue = CandidateQueue(session, metrics)
         if translation is None:
-            drafter = Drafter(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
+            kind: type[Drafter] = Drafter
+            if isinstance(self._draft, HeadContext):  # it reads what the target's context holds
+                kind = HeadDrafter
+                self._target.rollback(0)
+                decode_all(self._target, [*prompt, *text])
+            drafter = kind(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
         else:
             _, translator = translation.begin(prompt)
             side = TranslatedTarget(queue, translator, metrics)

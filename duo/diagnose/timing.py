@@ -24,6 +24,7 @@ class Measurements:
     concurrent: dict[tuple[int, int], tuple[Times, float]] = field(default_factory=dict)
     branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
+    n_depths: int = 1  # of candidates: see Calibration
     doubts: str = ""  # why the times are not reliable; empty: they are
 
     @property
@@ -46,7 +47,7 @@ class Measurements:
     def policy(self, n_target: int, split: tuple[int, int], n_max: int = AUTO_DRAFT) -> Policy:
         """A policy that has learned what was measured with these threads: of the target alone, and of both."""
         n_draft, alone = self.fastest_draft, self.target[n_target]
-        policy = Policy(n_max, 2 * n_max, draft_threads=(n_draft,), branches=None)
+        policy = Policy(n_max, 2 * n_max, draft_threads=(n_draft,), branches=None, n_depths=self.n_depths)
         policy.begin(0, mode="greedy")
         # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
         (concurrent, concurrent_draft_s), draft_s = self.concurrent[split], self.draft[n_draft][1]

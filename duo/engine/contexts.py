@@ -11,6 +11,7 @@ from duo.engine.decoder import Decoder
 from duo.errors import DecodeError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
+from duo.llama.heads import HeadContext
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
@@ -142,6 +143,15 @@ def time_draft(context: Decoder, model: Model, threads: ThreadConfig, policy: Po
             policy.learn_branches(n, seconds / one_s)
             if seconds > _MAX_BRANCHED_S:
                 return
+
+
+def head_context(
+    model: Model, config: EngineConfig, threads: ThreadConfig, target: Context
+) -> HeadContext:
+    """The context of a head, for all that the target's holds. Raises as target_context() does."""
+    sizes = (config.n_batch, config.n_ubatch, DEFAULT.probe_tokens)
+    n_ctx = target.n_ctx + config.drafting().n_ahead + 1
+    return HeadContext(model, ContextConfig(n_ctx, 1, threads.target, *sizes), target)
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class Drafter:
             self._keep(position)
             self._n_seen -= 1
         if guess is None:
-            guess = self.guesser.guess(logits[-1], position, self._recent(position))
+            guess = self._guess(logits[-1], position)
         end = self._now()
         # A token that is refused changes nothing else: the next step reconciles.
         n_timed = 0 if self.context.was_first else len(fresh)
@@ -137,6 +137,9 @@ class Drafter:
         end = self._now()
         self.metrics.events.append(Event("draft", "probe", start, end, len(text)))
         return Probe(scores, len(text), 0.0 if context.was_first else end - start, whole)
+
+    def _guess(self, logits: Logits, position: int) -> Guess:
+        return self.guesser.guess(logits, position, self._recent(position))
 
     def _recent(self, position: int, branch: Sequence[int] = ()) -> Sequence[int]:
         """The tokens before `position` that a choice depends on; the last ones are a `branch`, if there is one."""

@@ -8,10 +8,12 @@ from duo.engine.branches import BranchingDrafter
 from duo.engine.decoder import Cache
 from duo.engine.draft import DraftRequest
 from duo.engine.drafter import Drafter, DraftThread
+from duo.engine.head_drafter import HeadDrafter
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.queue import Drafted, QueuedDraft, State, is_looked_up
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
+from duo.llama.heads import HeadContext
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Proposal
@@ -35,6 +37,7 @@ class LocalDraft(QueuedDraft):
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self._cache = cache
         self._context = cache.context
+        self._is_head = isinstance(cache.context, HeadContext)
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
         self._concurrent = (0, 0)  # threads of both models beside that one
@@ -46,7 +49,10 @@ class LocalDraft(QueuedDraft):
         return self.threads.target if self._thread is None else self._concurrent[0]
 
     def begin(self, request: DraftRequest) -> None:
-        """See Source. A draft that shares no device with the target starts during the target's prefill."""
+        """See Source. A draft that shares no device with the target starts during the target's prefill.
+
+        Except for a head, which needs the hidden rows of the prompt.
+        """
         super().begin(request)
         self._interrupted = False
         self._looked_up.clear()
@@ -55,7 +61,7 @@ class LocalDraft(QueuedDraft):
         except Exception as error:  # whatever it is, the generation continues
             self._fail(error)
             return
-        if self.threads.separate_devices and self.policy.schedule is Schedule.ASYNC:
+        if self.threads.separate_devices and self.policy.schedule is Schedule.ASYNC and not self._is_head:
             self._start_thread()
 
     def _new_drafter(self, request: DraftRequest) -> Drafter:
@@ -64,7 +70,7 @@ class LocalDraft(QueuedDraft):
         if self._translation is None:
             metrics.vocabulary, self._n_prompt = SHARED, request.session.n_prompt
             self._cache.begin(text)
-            kind = BranchingDrafter if context.n_branches else Drafter
+            kind = HeadDrafter if self._is_head else BranchingDrafter if context.n_branches else Drafter
             return kind(context, self._queue, request.guesser, request.session.n_vocab, metrics, text)
         metrics.vocabulary = TRANSLATED
         text, translator = self._translation.begin(text)

@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
-from duo.engine.contexts import can_verify, context_size, draft_context, target_context, time_draft, warm_up
+from duo.engine.contexts import (
+    can_verify,
+    context_size,
+    draft_context,
+    head_context,
+    target_context,
+    time_draft,
+    warm_up,
+)
 from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.decoder import Cache
 from duo.engine.draft import Draft, TextSource
@@ -22,6 +30,7 @@ from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.models.profiles import Profile
+from duo.spec.calibration import N_DEPTHS
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, policy_for
 from duo.spec.schedule import Schedule, schedules_of
@@ -41,7 +50,10 @@ class Slot:
         profile: Profile | None = None,
         translation: Translation | None = None,
     ) -> None:
-        """`profile`: of this pair. `translation`: if the vocabularies differ. Raises UsageError."""
+        """`draft`: also the target itself, for its MTP layer. `profile`: of this pair. Raises UsageError.
+
+        `translation`: if the vocabularies differ.
+        """
         kept = profile.load() if profile is not None else {}
         self.profile = profile
         self.target = target
@@ -51,17 +63,22 @@ class Slot:
         self.drafting = config.drafting()
         self.remote = remote
         # According to the models: llama.cpp may still refuse to roll back their contexts.
-        self.can_speculate = draft is not None and draft.can_roll_back and not target.is_recurrent
+        self.uses_head = draft is not None and (draft is target or draft.is_eagle3)
+        can_draft = draft is not None and (draft.can_roll_back or self.uses_head)
+        self.can_speculate = can_draft and not target.is_recurrent
         target_on, draft_on = target.places, draft.places if draft is not None else ON_CPU
         planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
         self.threads = tuned_threads(planned, config, kept)
-        is_async = Schedule.ASYNC in schedules_of(self.drafting)
+        # The layers of an MTP target compute where the target does.
+        is_forced = self.drafting.schedule != "auto" and draft is not target
+        self.in_turns = self.uses_head and not self.threads.separate_devices and not is_forced
+        is_async = Schedule.ASYNC in schedules_of(self.drafting) and not self.in_turns
         check_threads(self.threads, concurrent=self.can_speculate and is_async)
         on_cpu = CPU in target_on or (draft is not None and CPU in draft_on)
         self.cores = CoresInUse(follows=on_cpu and follows_cores(config))
         # Room for branches in the draft's context: none for a draft with another vocabulary.
         n_branches = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
-        self.n_branches = n_branches if translation is None and is_async else 0
+        self.n_branches = n_branches if translation is None and is_async and not self.uses_head else 0
         # Without a draft, only the lookup has candidates.
         self._alone = policy_for(replace(self.drafting, schedule="off"))
         self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
@@ -95,6 +112,8 @@ class Slot:
             self.threads.draft,
             separate_devices=self.threads.separate_devices,
             aborts=self.draft_model is None or self.draft_model.places == {CPU},
+            in_turns=self.in_turns,
+            n_depths=N_DEPTHS if self.uses_head else 1,
         )
 
     def new_draft(self, policy: Policy) -> LocalDraft:
@@ -129,9 +148,11 @@ class Slot:
         n_most = self.drafting.n_most if n_max and self.lookup is not None and self.target.can_roll_back else n_max
         target = target_context(self.target, self.config, threads, n_ctx, n_most)
         self._contexts.append(target)
-        draft = None
+        draft: Context | None = None
         if n_max and not can_verify(self.target, target, self.config, n_max):
             self.remote, self.lookup, n_max = None, None, 0
+        elif n_max and self.draft_model is not None and self.uses_head:
+            draft = head_context(self.draft_model, self.config, threads, target)
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)

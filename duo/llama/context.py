@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,11 +47,17 @@ class Context(Handle):
     cells of its own. `was_first`: the last decode was the first of its size on a device, which compiles for it.
     """
 
-    def __init__(self, model: Model, config: ContextConfig) -> None:
-        """Allocate the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if this fails."""
+    def __init__(self, model: Model, config: ContextConfig, **more: Any) -> None:
+        """Allocate the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if this fails.
+
+        `more`: further fields of llama_context_params.
+        """
         config = replace(config, flash_attn=flash_attention(model, config))
-        check_memory(model, config)
+        if "ctx_type" not in more:  # else its cache has one layer of the model
+            check_memory(model, config)
         params = _params(model, config)
+        for name, value in more.items():
+            setattr(params, name, value)
         # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, continue. No Python code
         # runs during a decode.
         self._abort_flag = ctypes.create_string_buffer(2)
@@ -62,7 +68,10 @@ class Context(Handle):
             if not pointer:
                 raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {''.join(errors[:1])}")
             super().__init__(pointer, llama_cpp.llama_free, parent=model)
+        self.model = model
         self._aborted = False
+        # Called after each decode() with the position of its first token and their number: see HeadContext.
+        self.on_decoded: Callable[[int, int], None] = lambda *_: None
         # Sizes of the batches that were decoded, on devices that may compile for each.
         self._sizes: set[int] | None = None if model.places == {CPU} else set()
         self.was_first = False
@@ -110,6 +119,7 @@ class Context(Handle):
         tokens = [*tokens, tokens[-1]] if is_padded else tokens
         n, n_outputs = len(tokens), max(2, n_rows) if self.exact and n_rows else n_rows
         self._decode(tokens, range(self.n_past, self.n_past + n), n_outputs)
+        self.on_decoded(self.n_past, n)
         self._past[0] += n
         self._n_removable = min(self.n_rollback or 0, n - 1)
         if is_padded:

@@ -43,6 +43,12 @@ _BY_HEADS = ("deepseek2", "olmo2", "phimoe")
 _BY_EXPERTS = ("glm4moe", "grovemoe", "llada-moe", "nemotron_h_moe", "qwen35moe", "qwen4exp")
 _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear attention also if they are absent
 
+EAGLE3 = "eagle3"  # the architecture of a head: see duo.llama.heads
+# Architectures of which llama.cpp can decode an MTP layer by itself (src/models, graph_mtp).
+_MTP = (
+    "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
+    "qwen35", "qwen35moe", "qwen3next",
+)  # fmt: skip
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 # Keys of models that keep a state, which cannot be rolled back token by token.
 _STATES = ("ssm.conv_kernel", "ssm.state_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
@@ -209,6 +215,12 @@ def _faults(head: Head) -> Iterator[str]:
             for name in (f"{layer}attn_qkv.weight", f"{layer}attn_gate.weight"):
                 if name not in head.tensors:
                     yield f"there is no tensor {name}"
+
+
+def has_mtp(head: Head) -> bool:
+    """Whether the model has a layer for multi-token prediction (MTP) that llama.cpp can draft with."""
+    is_there = "split.count" in head.values or any(".nextn." in name for name in head.tensors)
+    return head.architecture in _MTP and head.number("nextn_predict_layers") == 1 and is_there
 
 
 class NoTextModelError(ModelError):

@@ -11,6 +11,8 @@ from duo.spec.policy_state import CalibrationState, between
 
 LEAST_CHANCE = 0.01  # of an outcome that is continued
 MAX_DEEP = 31  # tokens in a branch
+N_DEPTHS = 4  # of a head's candidates that are told apart: the last stands for all further ones
+_DEEPER = 100.0  # is added to the confidence of a head's candidate for each candidate that it builds on
 
 
 def _recent(value: float, n: int) -> Mean:
@@ -18,15 +20,34 @@ def _recent(value: float, n: int) -> Mean:
     return Mean(1 - DEFAULT.memory, value, n)
 
 
+def at_depth(confidence: float, depth: int) -> float:
+    """The confidence of a head's candidate that builds on `depth` others, as Calibration learns it."""
+    return min(confidence, _DEEPER / 2) + _DEEPER * min(depth, N_DEPTHS - 1)
+
+
+def bin_of(confidence: float, n_bins: int) -> int:
+    """The bin, of `n_bins`, for a candidate of this confidence."""
+    n_edges = len(Calibration.EDGES)
+    depth = min(int(min(confidence, _DEEPER * N_DEPTHS) // _DEEPER), n_bins // (n_edges + 1) - 1)
+    return depth * (n_edges + 1) + bisect_right(Calibration.EDGES, confidence - depth * _DEEPER)
+
+
 class Calibration:
-    """a(c): the probability that a candidate of confidence c is accepted if all before it are. A fading histogram."""
+    """a(c): the probability that a candidate of confidence c is accepted if all before it are. A fading histogram.
+
+    Of a head, there is one for each of the first `n_depths` depths: its candidates build on rows of its own.
+    """
 
     EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # between the bins
 
-    def __init__(self) -> None:
+    def __init__(self, n_depths: int = 1) -> None:
+        self.n_depths = n_depths
         # Typical for a small draft of the same family, for the gap in the middle of each bin.
         middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
-        self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7, DEFAULT.shares, DEFAULT.ranks, 4)
+        accepted = [1 - 0.6 * math.exp(-gap / 1.5) for gap in middles]
+        deeper = [DEFAULT.deeper**depth for depth in range(n_depths)]
+        shares = [weight * share / sum(deeper) for weight in deeper for share in DEFAULT.shares]
+        self._begin([weight * chance for weight in deeper for chance in accepted], 0.7, shares, DEFAULT.ranks, 4)
         self.n_scored = 0  # candidates, in this run and earlier ones
 
     def _begin(
@@ -76,6 +97,16 @@ class Calibration:
             return [(share, chance * mean / (now or 1.0)) for share, chance in found]
         return [(share, 1 - (1 - chance) * (1 - mean) / (1 - now)) for share, chance in found]
 
+    def by_depth(self, mean: float) -> list[list[tuple[float, float]]]:
+        """chances() of the candidates of each depth: the shares of each add up to 1."""
+        found, n = self.chances(mean), len(self.EDGES) + 1
+        groups = [found[i : i + n] for i in range(0, len(found), n)]
+        totals = [sum(share for share, _ in group) or 1.0 for group in groups]
+        return [
+            [(share / total, chance) for share, chance in group]
+            for group, total in zip(groups, totals, strict=True)
+        ]
+
     @property
     def ranks(self) -> tuple[float, ...]:
         """Of each rank, how probable it is that the target's token is the alternative of this rank to a wrong one."""
@@ -88,7 +119,7 @@ class Calibration:
 
     def add(self, confidence: float, accepted: bool) -> None:
         """Learn from a candidate, which was or would have been `accepted` or not."""
-        i = bisect_right(self.EDGES, confidence)
+        i = bin_of(confidence, len(self._seen))
         self._seen[i] = DEFAULT.memory * self._seen[i] + 1
         self._accepted[i] = DEFAULT.memory * self._accepted[i] + accepted
         self.add_share(float(accepted))
@@ -117,7 +148,7 @@ class Calibration:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         parts = [[between(share, 0, 1) for share in state[name]] for name in ("accepted", "shares", "ranks")]
         accepted, shares, ranks = parts
-        n_bins = len(self.EDGES) + 1
+        n_bins = self.n_depths * (len(self.EDGES) + 1)
         if state["edges"] != list(self.EDGES) or [*map(len, parts)] != [n_bins, n_bins, len(DEFAULT.ranks)]:
             raise ValueError("other bins")
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
@@ -142,7 +173,7 @@ class Lookahead(NamedTuple):
 
     def probability(self, confidence: float) -> float:
         """a(`confidence`)."""
-        return self.accepted[bisect_right(Calibration.EDGES, confidence)]
+        return self.accepted[bin_of(confidence, len(self.accepted))]
 
 
 class RankedOutcome(NamedTuple):

@@ -55,11 +55,12 @@ class Forecast:
 
 
 def taking_turns(
-    target_s: Sequence[float], draft_s: float, chances: Chances, pair_s: float, latency_s: float = 0.0
+    target_s: Sequence[float], draft_s: float, chances: Sequence[Chances], pair_s: float, latency_s: float = 0.0
 ) -> Forecast:
     """Schedule sync: the draft makes some tokens, then the target verifies them.
 
-    `chances` by confidence, by which the draft stops. `pair_s`: the draft's time for two tokens in one decode, as which
+    `chances` by confidence, by which the draft stops, of the first candidate, the second, …; the last are those of all
+    further ones. `pair_s`: the draft's time for two tokens in one decode, as which
     it reads the last candidate and the bonus token after all candidates were accepted. `latency_s`: the round trip to
     the draft.
 
@@ -67,23 +68,25 @@ def taking_turns(
     rule of stopping, by policy iteration (Howard 1960). The state is the number of candidates k and their survival s,
     on a grid. To verify takes T(k+1), and with probability s the longer decode after it; to go on takes t_d.
     """
-    mean = sum(share * chance for share, chance in chances)
+    means = [sum(share * chance for share, chance in each) for each in chances]
+    deepest = len(chances) - 1
     best, extra_s = Forecast(1 / target_s[0]), pair_s - draft_s
     survival = expected = 1.0
     for k in range(1, len(target_s)):
-        survival *= mean
+        survival *= means[min(k - 1, deepest)]
         expected += survival
         rate = expected / (latency_s + k * draft_s + survival * extra_s + target_s[k])
         if rate > best.rate:
             best = Forecast(rate, k, k, stop=k * (0.0,))
-    if len(chances) == 1:
+    if all(len(each) == 1 for each in chances):
         return best
-    onward, rate = _onward(chances), best.rate
+    onward, rate = [_onward(each) for each in chances], best.rate
     while True:
         tokens, seconds = np.zeros(_SURVIVALS), target_s[-1] + _SURVIVAL * extra_s
         stop = list[float]()
         for k in range(len(target_s) - 2, -1, -1):
-            more, more_s = mean * _SURVIVAL + onward @ tokens, draft_s + onward @ seconds
+            i = min(k, deepest)
+            more, more_s = means[i] * _SURVIVAL + onward[i] @ tokens, draft_s + onward[i] @ seconds
             halt_s = target_s[k] + (_SURVIVAL * extra_s if k else -latency_s)
             goes_on = more - rate * (more_s - halt_s) > 0
             stop.append(float(_SURVIVAL[goes_on.argmax()]) if goes_on[-1] else math.inf)

@@ -36,6 +36,8 @@ class PairModel:
     separate_devices: bool = False  # the draft costs the target nothing while both compute: async is the first schedule
     branches: int | None = 0  # outcomes that the draft prepares in schedule async; None: as many as pay
     aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
+    in_turns: bool = False  # the draft computes with the target's own context: no schedule async
+    n_depths: int = 1  # of a head's candidates: see Calibration
     n_most: int = 0  # candidates of other sources in a batch; at least n_max
 
     def __post_init__(self) -> None:
@@ -43,6 +45,8 @@ class PairModel:
         if self.remote:
             self.separate_devices, self.branches = True, 0
             self.schedules = tuple(each for each in self.schedules if each is not SYNC) or (ASYNC,)
+        if self.in_turns:
+            self.schedules = tuple(each for each in self.schedules if each is not ASYNC) or (SYNC,)
         self.schedules = tuple(self.schedules) if self.n_max else (OFF,)
         self.n_most = max(self.n_max, self.n_most)
         self._n_branches = 0  # now, in schedule async
@@ -52,7 +56,7 @@ class PairModel:
         self.alone, self.concurrent = self._on_cores(0)  # of the schedules sync and off; of async
         self.is_steady = True  # whether these have been the free cores all through the text
         self._mode = ""
-        self.calibration = Calibration()  # of this mode of sampling
+        self.calibration = Calibration(self.n_depths)  # of this mode of sampling
         self._calibrations = {"": self.calibration}  # of all modes
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._read = Time()  # per token of a long batch of the draft
@@ -96,10 +100,15 @@ class PairModel:
         acceptance = self.calibration.mean if acceptance is None else acceptance
         found = {OFF: Forecast(1 / self.alone.target_s(1, doubt))}
         if self.n_max:
-            chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
+            chances = [[(1.0, acceptance)]] if constant else self.calibration.by_depth(acceptance)
             curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
-            round_s = self.latency_s + self._looked_up.value * self.read_s
-            found[SYNC] = taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), round_s)
+            round_s, pair_s = self.latency_s + self._looked_up.value * self.read_s, self.alone.pair_time(doubt)
+            if self.n_depths > 1:  # a head reads again what was accepted
+                round_s, pair_s = round_s + pair_s - draft_s, draft_s
+            found[SYNC] = taking_turns(curve, draft_s, chances, pair_s, round_s)
+            if self.n_depths > 1:  # running ahead, it mostly builds on rows of its own
+                deep = chances[1:] or chances
+                acceptance = math.prod(sum(map(math.prod, group)) for group in deep) ** (1 / len(deep))
             found[ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
         return found
 
@@ -203,7 +212,7 @@ class PairModel:
     def _use_mode(self, mode: str) -> None:
         """Switch to the calibration for a mode of sampling."""
         self._mode = mode
-        self.calibration = self._calibrations.setdefault(mode, Calibration())
+        self.calibration = self._calibrations.setdefault(mode, Calibration(self.n_depths))
 
     def state(self) -> PolicyState:
         """What was learned, as JSON types."""
@@ -226,7 +235,7 @@ class PairModel:
             for costs, found in zip(on_cores, both, strict=True):
                 costs.restore(found)
         for mode, scores in state["acceptance"].items():
-            self._calibrations[mode] = Calibration()
+            self._calibrations[mode] = Calibration(self.n_depths)
             self._calibrations[mode].restore(scores)
         self._use_mode(self._mode)
         if state["read_s"]:
@@ -242,7 +251,7 @@ class PairModel:
     def restore_kept(self, state: Any) -> bool:
         """restore() from a file; False, and nothing is restored, if `state` is damaged."""
         try:
-            PairModel(self.n_max, self.n_ahead).restore(state)
+            PairModel(self.n_max, self.n_ahead, n_depths=self.n_depths).restore(state)
         except (KeyError, TypeError, ValueError, AttributeError):
             return False
         self.restore(state)

@@ -162,7 +162,7 @@ def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float]) -> float:
     if not (one and token_s):
         return 0.0  # a file without weights: loading it fails with a clear message
     batches = [one + target_s[_HOST] * _HOST_GROWTH * k for k in range(_N_MAX + 1)]
-    turns = taking_turns(batches, token_s, [(1.0, _ACCEPTANCE)], token_s).rate
+    turns = taking_turns(batches, token_s, [[(1.0, _ACCEPTANCE)]], token_s).rate
     slowed = [(seconds, 1 - target_s.get(name, 0) / one) for name, seconds in draft_s.items() if seconds]
     if any(share <= 0 for _, share in slowed):
         return turns

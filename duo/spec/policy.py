@@ -6,12 +6,11 @@ sustainable rate (duo/spec/forecast.py), and λ determines the number of candida
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duo.config import MAX_BRANCHES, DraftConfig
-from duo.spec.calibration import Calibration, Lookahead
+from duo.spec.calibration import Lookahead, bin_of
 from duo.spec.constants import DEFAULT
 from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.learner import REJECTION, Learner
@@ -65,7 +64,7 @@ class Policy(Learner):
         chances, found = list[float](), []
         if drafted.guesses:
             adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
-            chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
+            chances = [adjusted[bin_of(guess.confidence, len(adjusted))] for guess in drafted.guesses]
         for other in others:
             theirs, n_same = self._chances(other, min(self.n_most, n_room - 1)), 0
             # With rejection sampling, the choice between the sources must not depend on what was drawn.
@@ -167,7 +166,7 @@ class Policy(Learner):
 
 
 def policy_for(
-    drafting: DraftConfig, draft_threads: Sequence[int] = (1,), kind: type[Policy] = Policy, **options: bool
+    drafting: DraftConfig, draft_threads: Sequence[int] = (1,), kind: type[Policy] = Policy, **options: int
 ) -> Policy:
     """A policy with the limits that a user has set for `drafting`; the `options`: see PairModel."""
     limits, n_most = (drafting.n_max, drafting.n_ahead), drafting.n_most

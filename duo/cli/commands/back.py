@@ -71,4 +71,4 @@ def _model_config(options: BackOptions) -> ModelConfig:
     config = engine.target_model(path, has_draft=False)
     for part in config.shards:
         check_gguf(part)
-    return replace(config, uses_gpus=not config.rpc_servers)
+    return replace(config, uses_gpus=not config.rpc_servers, heads=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from duo.cli.options.by_command import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
-from duo.llama.gguf_head import Head, NoTextModelError, check_text_model
+from duo.llama.gguf_head import EAGLE3, Head, NoTextModelError, check_text_model, has_mtp
 from duo.models.draft_files import find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
@@ -32,6 +32,10 @@ class Listed:
 
     def can_draft_for(self, target: "Listed") -> bool:
         """Whether this is a draft for `target` without translation."""
+        if self.head.architecture == EAGLE3:
+            width = target.head.number("embedding_length")
+            is_head = target.head.architecture == EAGLE3
+            return self.group == target.group and self.head.number("target_hidden_size") == width and not is_head
         return (
             self.group == target.group
             and is_small_enough(self.n_bytes, target.n_bytes)
@@ -86,6 +90,7 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
             "quantisation": one.head.quantisation,
             "vocabulary": one.letter,
             "tokens": one.n_tokens,
+            "mtp": has_mtp(one.head),
             "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
         }
         for one in models
@@ -104,7 +109,10 @@ def _table(models: Sequence[Listed]) -> list[str]:
             size_of(one.n_bytes),
             one.head.quantisation,
             f"{one.letter} ({one.n_tokens})",
-            ", ".join(str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)),
+            ", ".join(
+                [*["MTP"] * has_mtp(one.head)]
+                + [str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)]
+            ),
         )
         for number, one in enumerate(models, 1)
     ]
@@ -112,7 +120,7 @@ def _table(models: Sequence[Listed]) -> list[str]:
         *columns((_HEADS, *rows), _LEFT),
         "",
         "drafts: numbers of the models with the same vocabulary and at most half the size. Any other small model can",
-        "draft, too: its text is translated. `duo tune -m FILE` measures which draft is fastest.",
+        "draft, too: its text is translated. MTP: a layer of the model itself drafts. `duo tune -m FILE` measures which draft is fastest.",
         "Use -m or -md with a file, -hf or -hfd with USER/REPO:QUANT.",
         f"Searched: {folders}.",
     ]

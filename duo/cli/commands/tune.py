@@ -164,6 +164,7 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             scored = [meter.score(prompt, text, cores, slot.translation) for prompt, text in texts]
             found = meter.measure(counts, sorted({1, cores}), splits)
             found.add_scores(scored)
+            found.n_depths = slot.policy.n_depths
             if branches and not found.doubts:
                 found.branches = meter.branches(concurrent_threads(found), branches)
                 found.doubts = meter.doubts

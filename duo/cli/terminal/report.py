@@ -179,7 +179,7 @@ def _remedy(policy: PolicyStatistics, *, separate_devices: bool) -> str:
     advice = "the target alone (omit -md)"
     for times, acceptance, better in trials:
         ms = times * draft_ms
-        if forecast.taking_turns(curve, ms, [(1.0, acceptance)], pair * ms).rate * curve[0] >= _WORTH:
+        if forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms).rate * curve[0] >= _WORTH:
             advice = better
             break
     needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"

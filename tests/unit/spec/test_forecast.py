@@ -36,7 +36,7 @@ def test_sequential_forecast_is_that_of_the_best_number_of_candidates(
     for k in range(1, len(target_s)):
         read_s = acceptance**k * (read - 1) * draft_s
         rates[k] = expected(acceptance, k) / (latency_s + k * draft_s + read_s + target_s[k])
-    found = taking_turns(target_s, draft_s, [(1.0, acceptance)], read * draft_s, latency_s)
+    found = taking_turns(target_s, draft_s, [[(1.0, acceptance)]], read * draft_s, latency_s)
     assert found.rate == pytest.approx(max(rates.values()))
     assert found.n_verify == found.n_wait
     assert rates[found.n_verify] == pytest.approx(found.rate)
@@ -50,7 +50,7 @@ CHANCES = [(0.3, 0.2), (0.3, 0.7), (0.4, 0.98)]  # shares of the candidates by c
 @pytest.mark.parametrize("draft_s", [0.1, 0.3])
 def test_a_rule_of_stopping_reaches_what_is_forecast(draft_s: float) -> None:
     target_s, pair_s, dice = [1.0 + 0.1 * n for n in range(9)], 1.3 * draft_s, random.Random(0)
-    found = taking_turns(target_s, draft_s, CHANCES, pair_s)
+    found = taking_turns(target_s, draft_s, [CHANCES], pair_s)
     tokens, seconds, reads_two = 0, 0.0, False
     for _ in range(20_000):
         n, survival, alive, accepted = 0, 1.0, True, 0

@@ -1,0 +1,36 @@
+"""HeadDrafter: drafts with an EAGLE-3 head or an MTP layer, which reads the hidden rows of the target."""
+
+from duo.engine.decoder import decode_all
+from duo.engine.drafter import Drafter, Probe
+from duo.llama.heads import HeadContext
+from duo.spec.calibration import at_depth
+from duo.spec.types import Guess, Logits
+
+
+class HeadDrafter(Drafter):
+    """A Drafter that tells its context which tokens are accepted, and the policy how deep a candidate is.
+
+    The depth of a candidate is the number of candidates before it that the target has not accepted yet: of each, the
+    head uses a row of its own instead of the target's.
+    """
+
+    context: HeadContext
+
+    def _reconcile(self) -> None:
+        super()._reconcile()
+        self.context.follow(self._n_seen)
+
+    def _guess(self, logits: Logits, position: int) -> Guess:
+        guess = super()._guess(logits, position)
+        return guess._replace(confidence=at_depth(guess.confidence, position - self._n_seen))
+
+    def probe(self, n_tokens: int, n_prompt: int) -> Probe:
+        """See Drafter. The head always reads all that is new, since its rows belong to positions."""
+        start = self._now()
+        self._reconcile()
+        earlier = self._tokens[self.context.n_past : -n_tokens]
+        if earlier:
+            decode_all(self.context, earlier, 0)
+        read_s = self._now() - start
+        found = super().probe(n_tokens, n_prompt)
+        return found._replace(n_tokens=found.n_tokens + len(earlier), seconds=found.seconds and found.seconds + read_s)

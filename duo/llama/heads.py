@@ -1,0 +1,222 @@
+"""HeadContext: an EAGLE-3 head or the MTP layers of a model, which draft from the hidden rows of their target.
+
+An EAGLE-3 head (Li et al. 2025, arXiv 2503.01840) is a file of its own. Its encoder fuses what enters three layers of
+the target; its decoder reads that row of a position together with the next token. Multi-token prediction (MTP,
+DeepSeek-AI 2024, arXiv 2412.19437) does the same with the last row of the target, by layers in the target's file.
+The reference is common/speculative.cpp of llama.cpp, whose functions for it are not declared in llama.h.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from duo.config import ContextConfig
+from duo.errors import DecodeAborted, DecodeError, ModelError
+from duo.llama.context import Context, Logits
+from duo.llama.model import Model
+
+Rows = npt.NDArray[np.float32]
+
+# llama-ext.h: names as the Itanium C++ ABI mangles them, types of the result and of the arguments.
+_POINTER, _BOOL, _INT = ctypes.c_void_p, ctypes.c_bool, ctypes.c_int32
+_FUNCTIONS = {
+    "llama_set_embeddings_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, _POINTER, _BOOL, _BOOL),
+    "llama_get_embeddings_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", _POINTER, _POINTER),
+    "llama_set_embeddings_layer_inp": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, _POINTER, _INT, _BOOL),
+    "llama_get_embeddings_layer_inp": (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj", _POINTER, _POINTER, _INT),
+    "llama_model_target_layer_ids": ("_Z28llama_model_target_layer_idsPK11llama_model", _POINTER, _POINTER),
+}  # fmt: skip
+_N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
+_FAILED, _ABORTED = "llama.cpp could not encode {} rows of the target ({})", 2
+
+
+@functools.cache
+def _functions() -> SimpleNamespace:
+    """The functions, by name. Raises ModelError if this build lacks one."""
+    found, lib = {}, llama_cpp.llama_cpp._lib
+    for name, (mangled, result, *arguments) in _FUNCTIONS.items():
+        function = getattr(lib, name, None) or getattr(lib, mangled, None)
+        if function is None:
+            raise ModelError(f"this build of llama.cpp has no {name}: heads need that of llama-cpp-python 0.3.36")
+        function.restype, function.argtypes = result, arguments
+        found[name] = function
+    return SimpleNamespace(**found)
+
+
+def supports_heads() -> bool:
+    """Whether this build has all functions that heads need."""
+    try:
+        _functions()
+    except ModelError:
+        return False
+    return True
+
+
+def check_pair(target: Model, head: Model) -> None:
+    """Raise ModelError unless `head` was made for `target`, or if this build of llama.cpp has no heads."""
+    _functions()
+    if head is target:
+        return
+    name, layers = head.path.name, _target_layers(head)
+    width = head.head.number("target_hidden_size")
+    if width != target.n_embd:
+        raise ModelError(f"{name}: a head of a model with hidden rows of {width}, {target.path.name} has {target.n_embd}")
+    if len(layers) != _N_LAYERS or max(layers) > target.n_layer:
+        listed = ", ".join(map(str, layers))
+        raise ModelError(f"{name}: a head that reads layers {listed}: {target.path.name} has {target.n_layer}")
+    if head.n_vocab != target.n_vocab:
+        sizes = f"a head with {head.n_vocab} tokens, {target.path.name} has {target.n_vocab}"
+        raise ModelError(f"{name}: {sizes}: it was made for another model")
+
+
+def check_not_head(model: Model) -> None:
+    """Raise ModelError if this is a head, for a draft in another process than its target."""
+    if model.is_eagle3:
+        why = "it reads the target's hidden rows, so it must be in the target's process (-md)"
+        raise ModelError(f"{model.path}: an EAGLE-3 head: {why}")
+
+
+def _target_layers(head: Model) -> list[int]:
+    return head.head.numbers("target_layers")
+
+
+class HeadContext(Context):
+    """The cache of a head. To the engine, it is a draft's context: it decodes tokens and returns logits.
+
+    The row at position i is decoded from token i and a hidden row of position i - 1: the target's, if the target has
+    decoded that token and the text has accepted it (see follow()), else the head's own, as for deeper candidates.
+    What the head has decoded from a row of its own is decoded again when the target's is there.
+    """
+
+    def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
+        """`target`: its context, which from now on keeps its hidden rows. Raises as Context does."""
+        self._call = _functions()
+        self.is_eagle3 = model.is_eagle3
+        more = {"n_rs_seq": 0} if self.is_eagle3 else {"n_rs_seq": 0, "ctx_type": llama_cpp.LLAMA_CONTEXT_TYPE_MTP}
+        super().__init__(model, config, ctx_other=target.pointer, **more)
+        self.n_rollback = None  # its layers have attention only
+        # An EAGLE-3 head begins with the second token: position i of the text is i - 1 of its cache.
+        self._shift = int(self.is_eagle3)
+        self._target, self._n_accepted, self._n_real = target, 0, 0
+        self._layers = _target_layers(model) if self.is_eagle3 else [target.model.n_layer]
+        self._n_layer, self._n_outputs_max = target.model.n_layer, config.n_outputs_max
+        widths = [target.model.n_embd_out if layer == self._n_layer else target.model.n_embd for layer in self._layers]
+        n_rows = max(target.n_ctx, self.n_ctx) + 2
+        # By position + 1: nothing is before the first token. The system gives memory as it is written.
+        self._rows: Rows = np.zeros((n_rows, sum(widths)), np.float32)  # the target's
+        self._own: Rows = np.zeros((n_rows, model.n_embd_out), np.float32)  # the head's
+        self._widths = widths
+        self._inputs: Rows = np.zeros((self._n_batch_max, model.n_embd_out), np.float32)
+        self._features: Rows = np.zeros((self._n_batch_max, sum(widths)), np.float32)
+        fields = {name: getattr(self._batch, name) for name, *_ in llama_cpp.llama_batch._fields_}
+        self._batch = llama_cpp.llama_batch(**fields | {"embd": _floats(self._inputs)})
+        self._encoded = llama_cpp.llama_batch(**fields | {"embd": _floats(self._features), "token": None})
+        for layer in self._layers:
+            if layer == self._n_layer:
+                self._call.llama_set_embeddings_nextn(target.pointer, True, False)
+            else:
+                self._call.llama_set_embeddings_layer_inp(target.pointer, layer, True)
+        self._call.llama_set_embeddings_nextn(self.pointer, True, True)
+        target.on_decoded = self._keep
+
+    def _keep(self, first: int, n: int) -> None:
+        """The target has decoded `n` tokens from position `first` on."""
+        pointer, column = self._target.pointer, 0
+        for layer, width in zip(self._layers, self._widths, strict=True):
+            if layer == self._n_layer:
+                address = self._call.llama_get_embeddings_nextn(pointer)
+            else:
+                address = self._call.llama_get_embeddings_layer_inp(pointer, layer)
+            self._rows[first + 1 : first + 1 + n, column : column + width] = _array(address, n, width)
+            column += width
+
+    def follow(self, n_accepted: int) -> None:
+        """The text has `n_accepted` tokens, whose hidden rows may be used as soon as the target has decoded them."""
+        self._n_accepted = n_accepted
+        if self.n_past > self._n_real and self._n_known >= self._n_real:
+            self.rollback(self._n_real)
+
+    @property
+    def _n_known(self) -> int:
+        """Accepted tokens that the target has decoded: their hidden rows are there."""
+        return min(self._n_accepted, self._target.n_past)
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        """See Context.decode().
+
+        llama.cpp's graphs of heads compute all rows, and return the first instead of those that were asked for. So all
+        of a batch are asked for or, if it is long, none, and the last ones are decoded by themselves.
+        """
+        if len(tokens) > self._n_outputs_max and n_rows:
+            self.decode(tokens[:-n_rows], 0)
+            tokens = tokens[-n_rows:]
+        first, end = self.n_past, self.n_past + len(tokens)
+        begin = first + (self._shift if not first and end > 1 else 0)  # the first token, if it is alone, is not kept
+        n = end - begin
+        n_real = max(0, min(n, self._n_known + 1 - begin))
+        if n_real:
+            self._inputs[:n_real] = self._fused(self._rows[begin : begin + n_real])
+        self._inputs[n_real:n] = self._own[begin + n_real : end]
+        position, n_outputs = max(0, begin - self._shift), n if n_rows else 0
+        self._decode(tokens[begin - first :], range(position, position + n), n_outputs)
+        if n_rows:
+            address = self._call.llama_get_embeddings_nextn(self.pointer)
+            self._own[begin + 1 : end + 1] = _array(address, n, self._own.shape[1])
+        if begin < self._shift:
+            self._forget(0)
+        if self._n_real == first:
+            self._n_real = begin + n_real
+        self._past[0] = end
+        rows = self._logits(n_outputs)
+        if n_rows > n:  # nothing predicts the second token
+            return np.concatenate([np.zeros((n_rows - n, self.n_vocab), np.float32), rows])
+        return rows[n_outputs - n_rows :]
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        """See Context.decode_each(): a head has no branches."""
+        return self.decode([token for _, token in tokens], len(tokens))
+
+    def _fused(self, rows: Rows) -> Rows:
+        """What the decoder reads instead of these rows of the target."""
+        if not self.is_eagle3:
+            return rows
+        n = len(rows)
+        self._features[:n] = rows
+        position = max(0, self.n_past - self._shift)  # has no effect, but llama.cpp requires the next one
+        self._positions[:n], self._outputs[:n] = range(position, position + n), n * b"\1"
+        self._encoded.n_tokens = n
+        self._abort_flag[0] = b"\0"
+        if self._aborted:
+            raise DecodeAborted("the context is aborted")
+        with self.use() as pointer, self.call:
+            status = llama_cpp.llama_encode(pointer, self._encoded)
+        if status:
+            raise DecodeAborted("aborted") if status == _ABORTED else DecodeError(_FAILED.format(n, status))
+        return _array(self._call.llama_get_embeddings_nextn(self.pointer), n, self._inputs.shape[1])
+
+    def rollback(self, n_past: int) -> None:
+        """See Context.rollback()."""
+        if n_past < self.n_past:
+            self._forget(n_past - self._shift)
+            self._past[0], self._n_real = n_past, min(self._n_real, n_past)
+
+    def _forget(self, position: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self._memory(), 0, max(0, position), -1)
+
+
+def _floats(array: Rows) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+
+
+def _array(address: int, n: int, width: int) -> Rows:
+    """`[n, width]` floats of llama.cpp's memory."""
+    memory: Any = (ctypes.c_float * (n * width)).from_address(address)
+    return np.frombuffer(memory, np.float32).reshape(n, width)

@@ -1,0 +1,186 @@
+"""EAGLE-3 heads and MTP layers: their contexts, and whole texts with them, on tiny models that often agree."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duo import Engine, load
+from duo.config import ContextConfig, ModelConfig
+from duo.errors import ModelError
+from duo.llama import heads
+from duo.llama.context import Context
+from duo.llama.heads import HeadContext, check_pair
+from duo.llama.model import Model
+from tests.gguf_files import tiny_eagle3, tiny_glm, tiny_llama, tiny_qwen35
+
+DEPTH = 0.3
+PROMPT = "the cat sat on the mat and the dog ran "
+KINDS = ("eagle3", "eagle3 with its own ends", "glm4moe", "qwen35")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path | None]]:
+    """Target and draft; None: the target has an MTP layer."""
+    folder = tmp_path_factory.mktemp("heads")
+    target = tiny_llama(folder / "target.gguf", n_layer=2, depth=DEPTH)
+    return {
+        "eagle3": (target, tiny_eagle3(folder / "head.gguf", depth=DEPTH)),
+        "eagle3 with its own ends": (target, tiny_eagle3(folder / "own.gguf", layers=(0, 1, 1), own_ends=True)),
+        "glm4moe": (tiny_glm(folder / "glm.gguf", depth=DEPTH), None),
+        "qwen35": (tiny_qwen35(folder / "qwen35.gguf", depth=DEPTH, mtp=True), None),
+    }
+
+
+Pair = tuple[Context, Callable[[], HeadContext]]
+
+
+@pytest.fixture(params=KINDS)
+def pair(request: pytest.FixtureRequest, files: dict[str, tuple[Path, Path | None]]) -> Iterator[Pair]:
+    """A target's context, and what makes one of its head."""
+    path, draft = files[request.param]
+    config = ContextConfig(256, 1, 1, flash_attn="off")
+    with closing(Model(ModelConfig(path, heads=True))) as target:
+        head = target if draft is None else Model(ModelConfig(draft))
+        check_pair(target, head)
+        with closing(Context(target, config)) as context:
+            yield context, partial(HeadContext, head, config, context)
+        head.close()
+
+
+def read(context: Context, head: HeadContext, text: list[int], *sizes: int) -> np.ndarray:
+    """The head's logits after the text, which it reads in parts of these sizes, and the rest at once."""
+    context.rollback(0)
+    head.rollback(0)
+    context.decode(text)
+    head.follow(len(text))
+    while rest := text[head.n_past :]:
+        size, *sizes = (*sizes, len(rest))
+        logits = head.decode(rest[:size])
+    return np.array(logits[-1])
+
+
+def test_a_head_reads_a_text_in_any_parts(pair: Pair) -> None:
+    context, make = pair
+    dice = random.Random(1)
+    text = [dice.randrange(3, 270) for _ in range(60)]
+    with closing(make()) as head:
+        whole = read(context, head, text)
+        for sizes in ([1, 1, 1], [2, 30], [1, 5, 40], [50]):
+            np.testing.assert_allclose(read(context, head, text, *sizes), whole, atol=1e-3)
+
+
+def test_it_continues_from_its_own_rows_and_then_from_those_of_the_target(pair: Pair) -> None:
+    context, make = pair
+    dice = random.Random(2)
+    text = [dice.randrange(3, 270) for _ in range(24)]
+    with closing(make()) as head:
+        whole = read(context, head, text)
+        context.rollback(0)
+        head.rollback(0)
+        context.decode(text[:20])
+        head.follow(20)
+        head.decode(text[:20])
+        own = [np.array(head.decode([token])[-1]) for token in text[20:]]  # these rows are its own
+        assert head.n_past == 24
+        context.decode(text[20:])
+        head.follow(24)
+        assert head.n_past == 21  # the row of token 20 is that of position 19, which the target had decoded
+        found = np.array(head.decode(text[21:])[-1])
+        np.testing.assert_allclose(found, whole, atol=1e-3)
+        assert np.abs(own[-1] - whole).max() > 1e-3
+
+
+def test_a_head_forgets_what_was_rejected(pair: Pair) -> None:
+    context, make = pair
+    dice = random.Random(3)
+    text = [dice.randrange(3, 270) for _ in range(24)]
+    with closing(make()) as head:
+        whole = read(context, head, text)
+        if context.n_rollback is not None:
+            pytest.skip("the target cannot roll back so far")
+        read(context, head, text[:18])
+        context.decode([7, 8, 9])  # rejected
+        context.rollback(18)
+        head.decode([7])
+        head.decode([8])
+        head.rollback(18)
+        context.decode(text[18:])
+        head.follow(24)
+        np.testing.assert_allclose(head.decode(text[head.n_past :])[-1], whole, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"n_embd": 32}, "hidden rows of 32, target.gguf has 64"),
+        ({"layers": (0, 1, 3)}, "reads layers 0, 1, 3: target.gguf has 2"),
+        ({"words": ("▁other",)}, "tokens"),
+    ],
+)
+def test_a_head_of_another_model_is_refused(
+    files: dict[str, tuple[Path, Path | None]], tmp_path: Path, other: dict, message: str
+) -> None:
+    head = tiny_eagle3(tmp_path / "other.gguf", **other)
+    with pytest.raises(ModelError, match=message):
+        load(files["eagle3"][0], head)
+
+
+def test_a_head_is_no_target_and_needs_one_in_its_process(files: dict[str, tuple[Path, Path | None]]) -> None:
+    head = files["eagle3"][1]
+    assert head is not None
+    with pytest.raises(ModelError, match="an EAGLE-3 head: it is the draft"):
+        load(head)
+
+
+def test_a_build_without_the_functions(
+    files: dict[str, tuple[Path, Path | None]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = {"llama_missing": ("_Z13llama_missing", None)}
+    monkeypatch.setattr(heads, "_FUNCTIONS", missing)
+    heads._functions.cache_clear()
+    try:
+        with pytest.raises(ModelError, match="this build of llama.cpp has no llama_missing"):
+            load(*files["eagle3"])
+        with load(files["glm4moe"][0]) as engine:  # the head is optional
+            assert engine.slot.draft_model is None
+        assert "the MTP layer of glm.gguf is not used" in caplog.text
+    finally:
+        monkeypatch.undo()
+        heads._functions.cache_clear()
+
+
+def test_a_model_without_its_mtp_tensors(tmp_path: Path) -> None:
+    path = tiny_glm(tmp_path / "without.gguf", mtp=False)
+    with load(path, profile=False) as engine:
+        assert engine.slot.draft_model is None
+        assert engine.generate(PROMPT, max_tokens=8).text
+
+
+def write(engine: Engine, n: int = 64, **options: object) -> list[int]:
+    return [token for step in engine.stream(PROMPT, max_tokens=n, ignore_eos=True, **options) for token in step.tokens]
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("schedule", ["sync", "auto", "async"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_text_is_the_targets_own(
+    files: dict[str, tuple[Path, Path | None]], kind: str, schedule: str, sampling: dict[str, object]
+) -> None:
+    path, draft = files[kind]
+    options = {"n_ctx": 256, "exact": kind != "qwen35", "profile": False, "n_threads": 1, "draft_n_threads": 1}
+    with load(path, heads="off", **options) as alone:
+        assert alone.slot.draft_model is None
+        expected = write(alone, **sampling)
+    with load(path, draft, schedule=schedule, **options) as engine:
+        assert engine.slot.uses_head
+        assert write(engine, **sampling) == expected
+        assert write(engine, **sampling) == expected  # with the prompt in the cache
+        statistics = engine.statistics
+        assert statistics is not None
+        if schedule == "sync":
+            assert statistics.drafted.n_accepted > 0
