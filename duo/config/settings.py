@@ -18,6 +18,7 @@ class Settings(TypedDict, total=False):
     schedule: str
     branches: int | None
     lookup: str
+    heads: str
     profile: bool
     exact: bool
     n_threads: int | None

@@ -145,9 +145,7 @@ def time_draft(context: Decoder, model: Model, threads: ThreadConfig, policy: Po
                 return
 
 
-def head_context(
-    model: Model, config: EngineConfig, threads: ThreadConfig, target: Context
-) -> HeadContext:
+def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:
     """The context of a head, for all that the target's holds. Raises as target_context() does."""
     sizes = (config.n_batch, config.n_ubatch, DEFAULT.probe_tokens)
     n_ctx = target.n_ctx + config.drafting().n_ahead + 1

@@ -25,14 +25,13 @@ Rows = npt.NDArray[np.float32]
 
 # llama-ext.h: names as the Itanium C++ ABI mangles them, types of the result and of the arguments.
 _POINTER, _BOOL, _INT = ctypes.c_void_p, ctypes.c_bool, ctypes.c_int32
-_FUNCTIONS = {
-    "llama_set_embeddings_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, _POINTER, _BOOL, _BOOL),
-    "llama_get_embeddings_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", _POINTER, _POINTER),
+_FUNCTIONS: dict[str, tuple[str, Any, list[Any]]] = {
+    "llama_set_embeddings_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, [_POINTER, _BOOL, _BOOL]),
+    "llama_get_embeddings_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", _POINTER, [_POINTER]),
     "llama_set_embeddings_layer_inp": (
-        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, _POINTER, _INT, _BOOL),
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, [_POINTER, _INT, _BOOL]),
     "llama_get_embeddings_layer_inp": (
-        "_Z30llama_get_embeddings_layer_inpP13llama_contextj", _POINTER, _POINTER, _INT),
-    "llama_model_target_layer_ids": ("_Z28llama_model_target_layer_idsPK11llama_model", _POINTER, _POINTER),
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj", _POINTER, [_POINTER, _INT]),
 }  # fmt: skip
 _N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
 _FAILED, _ABORTED = "llama.cpp could not encode {} rows of the target ({})", 2
@@ -42,7 +41,7 @@ _FAILED, _ABORTED = "llama.cpp could not encode {} rows of the target ({})", 2
 def _functions() -> SimpleNamespace:
     """The functions, by name. Raises ModelError if this build lacks one."""
     found, lib = {}, llama_cpp.llama_cpp._lib
-    for name, (mangled, result, *arguments) in _FUNCTIONS.items():
+    for name, (mangled, result, arguments) in _FUNCTIONS.items():
         function = getattr(lib, name, None) or getattr(lib, mangled, None)
         if function is None:
             raise ModelError(f"this build of llama.cpp has no {name}: heads need that of llama-cpp-python 0.3.36")
@@ -68,7 +67,9 @@ def check_pair(target: Model, head: Model) -> None:
     name, layers = head.path.name, _target_layers(head)
     width = head.head.number("target_hidden_size")
     if width != target.n_embd:
-        raise ModelError(f"{name}: a head of a model with hidden rows of {width}, {target.path.name} has {target.n_embd}")
+        raise ModelError(
+            f"{name}: a head of a model with hidden rows of {width}, {target.path.name} has {target.n_embd}"
+        )
     if len(layers) != _N_LAYERS or max(layers) > target.n_layer:
         listed = ", ".join(map(str, layers))
         raise ModelError(f"{name}: a head that reads layers {listed}: {target.path.name} has {target.n_layer}")

@@ -103,8 +103,7 @@ class Calibration:
         groups = [found[i : i + n] for i in range(0, len(found), n)]
         totals = [sum(share for share, _ in group) or 1.0 for group in groups]
         return [
-            [(share / total, chance) for share, chance in group]
-            for group, total in zip(groups, totals, strict=True)
+            [(share / total, chance) for share, chance in group] for group, total in zip(groups, totals, strict=True)
         ]
 
     @property

@@ -8,6 +8,7 @@ sustainable rate (duo/spec/forecast.py), and λ determines the number of candida
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from duo.config import MAX_BRANCHES, DraftConfig
 from duo.spec.calibration import Lookahead, bin_of
@@ -166,7 +167,7 @@ class Policy(Learner):
 
 
 def policy_for(
-    drafting: DraftConfig, draft_threads: Sequence[int] = (1,), kind: type[Policy] = Policy, **options: int
+    drafting: DraftConfig, draft_threads: Sequence[int] = (1,), kind: type[Policy] = Policy, **options: Any
 ) -> Policy:
     """A policy with the limits that a user has set for `drafting`; the `options`: see PairModel."""
     limits, n_most = (drafting.n_max, drafting.n_ahead), drafting.n_most

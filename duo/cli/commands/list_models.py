@@ -120,7 +120,8 @@ def _table(models: Sequence[Listed]) -> list[str]:
         *columns((_HEADS, *rows), _LEFT),
         "",
         "drafts: numbers of the models with the same vocabulary and at most half the size. Any other small model can",
-        "draft, too: its text is translated. MTP: a layer of the model itself drafts. `duo tune -m FILE` measures which draft is fastest.",
+        "draft, too: its text is translated. MTP: the model has a layer that drafts. `duo tune -m FILE` measures which",
+        "draft is fastest.",
         "Use -m or -md with a file, -hf or -hfd with USER/REPO:QUANT.",
         f"Searched: {folders}.",
     ]

@@ -156,7 +156,7 @@ def test_the_cells_of_dropped_branches_are_free(text: list[int], make: Make) -> 
 
 # How far the caches of hybrid, recurrent and sliding-window models roll back, and that nothing is left behind
 
-HYBRIDS = {"lfm2": tiny_hybrid, "qwen35": tiny_qwen35}
+HYBRIDS: dict[str, Callable[..., Path]] = {"lfm2": tiny_hybrid, "qwen35": tiny_qwen35}
 WINDOW = 16
 
 dice = random.Random(3)
