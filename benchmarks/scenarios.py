@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
-from benchmarks.contestants import ALONE, Setup, commands, duo, patched
+from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program
 from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
+from duo.bench.contestants import SPECULATIVE, Program
 from duo.bench.rounds import Contestant, distinct_share
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
@@ -19,6 +20,7 @@ TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")
 DRAFT = f"-md {{draft}} {ALONE}"  # what is compared is the draft
 ONE_EACH = f"{DRAFT} -t 1 -td 1"
 OFF = "duo, lookup off"
+WITH_HEAD, IN_TURNS = "duo with the head", "llama-speculative-simple"
 FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
 COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "with the draft, sync"
 _N_EARLIER = 3  # texts before the fourth run
@@ -80,6 +82,17 @@ def _rpc(setup: Setup) -> list[Contestant]:
 
 def _hostile(setup: Setup) -> list[Contestant]:
     return [duo(setup, "plain", ALONE), duo(setup, "random draft", DRAFT, patched(_RANDOM_DRAFT))]
+
+
+def _heads(setup: Setup) -> list[Contestant]:
+    """duo with a head, as a user's texts would follow each other, and llama.cpp with fixed numbers of candidates."""
+    found = [duo(setup, OFF, ALONE), duo(setup, WITH_HEAD, DRAFT)]
+    found.append(plain_program(setup, "llama-completion", usable_cores(), "-fa", "off"))
+    for n in (1, 2, 3, 4, 6):
+        more = ["-md", "{draft}", "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n), "-fa", "off"]
+        program = Program(SPECULATIVE, setup.program(SPECULATIVE), usable_cores(), more)
+        found.append(Contestant(f"{IN_TURNS} n={n}", program))
+    return found
 
 
 def _translated(setup: Setup) -> list[Contestant]:
@@ -148,6 +161,11 @@ SCENARIOS: dict[str, Scenario] = {
         ("tinyllama-f16-smollm2", "tinyllama-f32-smollm2"), 16, 128, contestants=_translated,
         baseline=OFF, bars=[Bar(COLD, OFF, 0.97)],
         columns=("decode t/s", "speed-up", "accept %", "text as plain", "first_accept_rate", "over_forecast"),
+    ),
+    "heads": Comparison(
+        "An EAGLE-3 head (--models TARGET HEAD), and llama.cpp with fixed numbers of its candidates", n_tokens=128,
+        n_rounds=8, contestants=_heads, baseline=OFF,
+        bars=[Bar(WITH_HEAD, IN_TURNS, 0.97), Bar(WITH_HEAD, OFF, 0.97)],
     ),
     "link": Comparison(
         "A remote draft on this machine, and one in a thread, with one thread for each model", SMOLLM2, 40,

@@ -23,7 +23,8 @@ from duo.errors import ModelError, UsageError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.heads import check_not_head, check_pair
+from duo.llama.gguf_head import Head, check_not_head
+from duo.llama.heads import check_pair
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
@@ -198,8 +199,8 @@ def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: Re
     from duo.link.process import DRAFT_BATCH, DraftPlan, DraftProcess  # noqa: PLC0415 - as in _listen()
 
     here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
+    check_not_head(Head(draft.path))
     with closing(Model(here, vocabulary_only=True)) as model:
-        check_not_head(model)
         differs = _differs(target, model)
     drafts.vocabulary = TRANSLATED if differs else SHARED
     n_threads = config.draft_n_threads or 1

@@ -38,7 +38,7 @@ class LocalModel:
     def greeting(self) -> str:
         """The models' files."""
         slot = self._engine.slot
-        draft = f", draft {slot.draft_model.path.name}" if slot.draft_model is not None else ""
+        draft = f", draft {slot.draft_name}" if slot.draft_name else ""
         return f"{slot.target.path.name}{draft}, context of {slot.n_ctx} tokens"
 
     def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:

@@ -82,10 +82,16 @@ def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
 
 def _say_what_is_unusual(slot: Slot, config: EngineConfig, *, is_rejection: bool) -> None:
     target, draft = slot.target, slot.draft_model
-    if draft is not None and draft.n_bytes >= target.n_bytes:
+    if draft is not None and draft is not target and draft.n_bytes >= target.n_bytes:
         sizes = f"{draft.n_bytes / 1e6:.0f} MB, the target {target.n_bytes / 1e6:.0f} MB"
         note(f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?")
-    can_branch = draft is not None and slot.can_speculate and slot.translation is None and not is_rejection
+    can_branch = (
+        draft is not None
+        and slot.can_speculate
+        and slot.translation is None
+        and not slot.uses_head
+        and not is_rejection
+    )
     if config.branches and not (can_branch and config.schedule in ("auto", "async")):
         needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
         warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")

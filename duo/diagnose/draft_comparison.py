@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 from duo.config import AUTO_DRAFT, EngineConfig
 from duo.diagnose.measure import SIZES, Meter, Progress
-from duo.engine.contexts import draft_context, target_context, warm_up
+from duo.engine.contexts import draft_context, head_context, target_context, warm_up
 from duo.engine.cores import plan_threads
 from duo.engine.decoder import Decoder
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import ModelError, PromptError
+from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
+from duo.llama.heads import check_pair
 from duo.llama.model import Model
+from duo.spec.calibration import N_DEPTHS
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
@@ -101,14 +104,22 @@ class DraftComparison:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
         target, n_target = self._target, self._n_threads
         threads = plan_threads(self._config, drafting=True, target_on=target.places, draft_on=draft.places)
-        translation = Translation(target, draft) if vocabulary_difference(target, draft) is not None else None
-        context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
+        if draft.is_eagle3:
+            check_pair(target, draft)
+        differs = not draft.is_eagle3 and vocabulary_difference(target, draft) is not None
+        translation = Translation(target, draft) if differs else None
+        context: Context | None
+        if draft.is_eagle3:
+            context = head_context(draft, self._config, threads, self._context)
+        else:
+            context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
         assert context is not None
         with closing(context):
             n_groups = len(_BOTH) / len(SIZES)
             meter, _ = self._meter(context, show, max(n_target, sum(threads.concurrent)), n_groups)
             found = meter.measure([], threads.draft, [threads.concurrent], _BOTH)
             found.target = self._measured.target
+            found.n_depths = N_DEPTHS if draft.is_eagle3 else 1
             found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])
         policy = found.policy(n_target, threads.concurrent, self.n_max)
         return DraftFigures(translation is not None, policy, found.acceptance, len(found.scores))

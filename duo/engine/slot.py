@@ -98,6 +98,13 @@ class Slot:
         self._lock = threading.Lock()  # protects the next
         self._abort: Callable[[], None] = lambda: None  # ends what is being computed
 
+    @property
+    def draft_name(self) -> str | None:
+        """The file of the draft, for people; None: there is none."""
+        if self.draft_model is self.target:
+            return "its MTP layer"
+        return self.draft_model.path.name if self.draft_model is not None else None
+
     def close(self) -> None:
         """Free the contexts."""
         for context in self._contexts:

@@ -217,6 +217,13 @@ def _faults(head: Head) -> Iterator[str]:
                     yield f"there is no tensor {name}"
 
 
+def check_not_head(head: Head) -> None:
+    """Raise ModelError if this is the header of a head, for a draft in another process than its target."""
+    if head.architecture == EAGLE3:
+        why = "it reads the target's hidden rows, so it must be in the target's process (-md)"
+        raise ModelError(f"{head.path}: an EAGLE-3 head: {why}")
+
+
 def has_mtp(head: Head) -> bool:
     """Whether the model has a layer for multi-token prediction (MTP) that llama.cpp can draft with."""
     is_there = "split.count" in head.values or any(".nextn." in name for name in head.tensors)

@@ -78,13 +78,6 @@ def check_pair(target: Model, head: Model) -> None:
         raise ModelError(f"{name}: {sizes}: it was made for another model")
 
 
-def check_not_head(model: Model) -> None:
-    """Raise ModelError if this is a head, for a draft in another process than its target."""
-    if model.is_eagle3:
-        why = "it reads the target's hidden rows, so it must be in the target's process (-md)"
-        raise ModelError(f"{model.path}: an EAGLE-3 head: {why}")
-
-
 def _target_layers(head: Model) -> list[int]:
     return head.head.numbers("target_layers")
 

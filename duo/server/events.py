@@ -34,7 +34,10 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
         name, size = service.model_name, target.n_bytes
         model = {"name": name, "description": target.description, "n_ctx": slot.n_ctx, "size": size}
         if local is not None:
-            draft = {"name": local.path.stem, "vocabulary": SHARED if slot.translation is None else TRANSLATED}
+            draft = {
+                "name": (slot.draft_name or "").removesuffix(".gguf"),
+                "vocabulary": SHARED if slot.translation is None else TRANSLATED,
+            }
     backs = [
         {
             "id": back.number,

@@ -18,7 +18,9 @@ from duo.engine.background import background
 from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
 from duo.link.process import DRAFT_BATCH, draft_client, end_with_stdin
-from duo.loading import in_background, load_model
+from duo.llama.gguf_head import Head, check_not_head
+from duo.llama.model import Model
+from duo.loading import Show, in_background, load_model
 from duo.models.demo import demo_pair
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
@@ -39,7 +41,7 @@ def back(options: BackOptions) -> int:
 
     vocabulary = options.vocab and check_gguf(options.vocab)
     with (
-        interruptible(lambda show: in_background(partial(load_model, model_config), show)) as loaded,
+        interruptible(lambda show: in_background(partial(_load, model_config), show)) as loaded,
         closing(loaded) as model,
         draft_client(
             model, options.lead, token, spare, vocabulary, n_ctx=config.n_ctx, warmup=config.warmup, cores=cores
@@ -54,6 +56,11 @@ def back(options: BackOptions) -> int:
             for _ in running:
                 pass
     return 0
+
+
+def _load(config: ModelConfig, show: Show) -> Model:
+    check_not_head(Head(config.path))
+    return load_model(config, show)
 
 
 def _model_config(options: BackOptions) -> ModelConfig:

@@ -81,7 +81,7 @@ def _introduction(server: Lead, engine: Engine, options: LeadOptions, *, needs_k
     slot, temp = engine.slot, options.generation.sampling.temp
     if not server.takes_drafts:
         yield "remote drafts are disabled: to accept them, add --back-token"
-    draft = f", draft {slot.draft_model.path.stem}" if slot.draft_model is not None else ""
+    draft = f", draft {slot.draft_name.removesuffix('.gguf')}" if slot.draft_name else ""
     yield f"model {server.model_name}{draft}; context {slot.n_ctx} tokens; temperature {temp:g} by default"
     url, elsewhere = addresses(server.url, gethostname())
     key, chat_key = ("API key required", " --api-key KEY") if needs_key else ("no API key needed", "")

@@ -188,7 +188,7 @@ def _trace(options: RunOptions, metrics: Metrics, slot: Slot) -> TraceFile | Non
         return None
     draft, threads = slot.draft_model, slot.threads
     about = {
-        "duo": __version__, "target": slot.target.path.name, "draft": draft.path.name if draft is not None else None,
+        "duo": __version__, "target": slot.target.path.name, "draft": slot.draft_name,
         "schedule": options.engine.schedule, "cores": usable_cores(),
         "threads": {"target": threads.target, "concurrent": threads.concurrent},
         # A remote draft may run on this machine: only the times can tell.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.calibration import LEAST_CHANCE, Calibration, likely
+from duo.spec.calibration import LEAST_CHANCE, N_DEPTHS, Calibration, at_depth, bin_of, likely
 from duo.spec.constants import DEFAULT
 
 SURE, DOUBTFUL = 9.0, 0.0
@@ -94,3 +94,32 @@ def test_the_most_likely_outcomes_come_first_and_those_that_hardly_ever_come_tru
     assert [chance for chance, *_ in found] == pytest.approx([0.27, 0.09, 0.06, 0.054])
     assert likely([1 - 2 * LEAST_CHANCE], (0.6, 0.3), 9) == [pytest.approx((1.2 * LEAST_CHANCE, 0, 0))]
     assert likely([], (0.6,), 9) == likely([0.5], (), 9) == likely([0.5], (0.6,), 0) == []
+
+
+# By depth, for heads
+
+
+@given(confidence=st.floats(0, math.inf), depth=st.integers(0, 9))
+def test_each_depth_has_bins_of_its_own_and_the_last_one_stands_for_all_further_ones(
+    confidence: float, depth: int
+) -> None:
+    n = len(Calibration.EDGES) + 1
+    alone = bin_of(confidence, n)
+    assert alone == bisect_right(Calibration.EDGES, confidence)
+    assert bin_of(at_depth(confidence, depth), N_DEPTHS * n) == min(depth, N_DEPTHS - 1) * n + alone
+
+
+def test_a_head_learns_what_its_deeper_candidates_are_worth() -> None:
+    calibration, dice = Calibration(N_DEPTHS), random.Random(3)
+    shares = [0.9, 0.6, 0.5, 0.2]
+    for i in range(4000):
+        depth = i % N_DEPTHS
+        calibration.add(at_depth(dice.choice([0.1, 1.2, 7.0]), depth), dice.random() < shares[depth])
+    found = [sum(map(math.prod, group)) for group in calibration.by_depth(calibration.mean)]
+    assert found == pytest.approx(shares, abs=0.15)
+    assert sum(share for share, _ in calibration.by_depth(0.5)[2]) == pytest.approx(1)
+    restored = Calibration(N_DEPTHS)
+    restored.restore(json.loads(json.dumps(calibration.state())))
+    assert restored.probabilities() == pytest.approx(calibration.probabilities())
+    with pytest.raises(ValueError, match="other bins"):
+        Calibration().restore(calibration.state())

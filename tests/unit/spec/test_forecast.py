@@ -47,15 +47,21 @@ def test_sequential_forecast_is_that_of_the_best_number_of_candidates(
 CHANCES = [(0.3, 0.2), (0.3, 0.7), (0.4, 0.98)]  # shares of the candidates by confidence: 0.662 are accepted
 
 
+DEEPER = [(0.5, 0.1), (0.5, 0.6)]
+
+
+@pytest.mark.parametrize("deeper", [[], [DEEPER], [CHANCES, DEEPER]], ids=["alike", "worse", "later worse"])
 @pytest.mark.parametrize("draft_s", [0.1, 0.3])
-def test_a_rule_of_stopping_reaches_what_is_forecast(draft_s: float) -> None:
+def test_a_rule_of_stopping_reaches_what_is_forecast(draft_s: float, deeper: list[list[tuple[float, float]]]) -> None:
     target_s, pair_s, dice = [1.0 + 0.1 * n for n in range(9)], 1.3 * draft_s, random.Random(0)
-    found = taking_turns(target_s, draft_s, [CHANCES], pair_s)
+    each = [CHANCES, *deeper]
+    found = taking_turns(target_s, draft_s, each, pair_s)
     tokens, seconds, reads_two = 0, 0.0, False
     for _ in range(20_000):
         n, survival, alive, accepted = 0, 1.0, True, 0
         while found.goes_on(n, survival, found.rate):
-            chance = dice.choices([chance for _, chance in CHANCES], [share for share, _ in CHANCES])[0]
+            now = each[min(n, len(deeper))]
+            chance = dice.choices([chance for _, chance in now], [share for share, _ in now])[0]
             alive = alive and dice.random() < chance
             seconds += pair_s if reads_two and not n else draft_s
             n, survival, accepted = n + 1, survival * chance, accepted + alive
