@@ -280,10 +280,8 @@ def train(
                     for i in range(0, min(n_kept, 4 * batch), batch)
                 ]
             shares = " ".join(f"{share:.3f}" for share in torch.stack(found).mean(0).tolist())
-            print(
-                f"step {step}/{n_steps} loss {loss:.3f}; right in other texts {shares}; {time.monotonic() - began:.0f} s",
-                flush=True,
-            )
+            seconds = time.monotonic() - began
+            print(f"step {step}/{n_steps} loss {loss:.3f}; right in other texts {shares}; {seconds:.0f} s", flush=True)
     return head
 
 
