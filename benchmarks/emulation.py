@@ -81,6 +81,7 @@ class Emulation:
         policy = policy_for(
             drafting if context.n_branches else replace(drafting, branches=0), threads.draft, kind=kind,
             separate_devices=self.pair.separate_devices, aborts=self.pair.machine.aborts,
+            n_depths=slot.policy.n_depths,
         )  # fmt: skip
         time_draft(context, slot.draft_model, threads, policy)
         self.account.times.clear()

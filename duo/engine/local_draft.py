@@ -13,7 +13,6 @@ from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.queue import Drafted, QueuedDraft, State, is_looked_up
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
-from duo.llama.heads import HeadContext
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Proposal
@@ -30,14 +29,16 @@ class LocalDraft(QueuedDraft):
     joined, because two teams of OpenMP threads on the same cores slow each other down even if one is idle.
     """
 
-    def __init__(self, cache: Cache, policy: Policy, translation: Translation | None = None) -> None:
-        """`translation`: of a draft with another vocabulary than the target's."""
+    def __init__(
+        self, cache: Cache, policy: Policy, translation: Translation | None = None, *, is_head: bool = False
+    ) -> None:
+        """`translation`: of a draft with another vocabulary. `is_head`: the context is a HeadContext."""
         super().__init__(policy)
         self._translation = translation
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self._cache = cache
         self._context = cache.context
-        self._is_head = isinstance(cache.context, HeadContext)
+        self._is_head = is_head
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
         self._concurrent = (0, 0)  # threads of both models beside that one

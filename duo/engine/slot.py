@@ -126,7 +126,7 @@ class Slot:
     def new_draft(self, policy: Policy) -> LocalDraft:
         """The local draft with another policy; its context must have been made by reserve()."""
         assert self.draft_cache is not None
-        return LocalDraft(self.draft_cache, policy, self.translation)
+        return LocalDraft(self.draft_cache, policy, self.translation, is_head=self.uses_head)
 
     def sources(
         self, draft: Draft | None = None, remote: ConnectedDrafts | None = None, *, lookup: bool = False

@@ -34,6 +34,7 @@ _FUNCTIONS: dict[str, tuple[str, Any, list[Any]]] = {
         "_Z30llama_get_embeddings_layer_inpP13llama_contextj", _POINTER, [_POINTER, _INT]),
 }  # fmt: skip
 _N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
+_N_ROWS = 512  # at first
 _FAILED, _ABORTED = "llama.cpp could not encode {} rows of the target ({})", 2
 
 
@@ -103,10 +104,9 @@ class HeadContext(Context):
         self._layers = _target_layers(model) if self.is_eagle3 else [target.model.n_layer]
         self._n_layer, self._n_outputs_max = target.model.n_layer, config.n_outputs_max
         widths = [target.model.n_embd_out if layer == self._n_layer else target.model.n_embd for layer in self._layers]
-        n_rows = max(target.n_ctx, self.n_ctx) + 2
-        # By position + 1: nothing is before the first token. The system gives memory as it is written.
-        self._rows: Rows = np.zeros((n_rows, sum(widths)), np.float32)  # the target's
-        self._own: Rows = np.zeros((n_rows, model.n_embd_out), np.float32)  # the head's
+        # By position + 1: nothing is before the first token. They grow with the text.
+        self._rows: Rows = np.zeros((_N_ROWS, sum(widths)), np.float32)  # the target's
+        self._own: Rows = np.zeros((_N_ROWS, model.n_embd_out), np.float32)  # the head's
         self._widths = widths
         self._inputs: Rows = np.zeros((self._n_batch_max, model.n_embd_out), np.float32)
         self._features: Rows = np.zeros((self._n_batch_max, sum(widths)), np.float32)
@@ -124,12 +124,14 @@ class HeadContext(Context):
     def _keep(self, first: int, n: int) -> None:
         """The target has decoded `n` tokens from position `first` on."""
         pointer, column = self._target.pointer, 0
+        # A new array, where it has to be larger: the head's thread may be reading the old one.
+        self._rows = rows = _grown(self._rows, first + n + 1)
         for layer, width in zip(self._layers, self._widths, strict=True):
             if layer == self._n_layer:
                 address = self._call.llama_get_embeddings_nextn(pointer)
             else:
                 address = self._call.llama_get_embeddings_layer_inp(pointer, layer)
-            self._rows[first + 1 : first + 1 + n, column : column + width] = _array(address, n, width)
+            rows[first + 1 : first + 1 + n, column : column + width] = _array(address, n, width)
             column += width
 
     def follow(self, n_accepted: int) -> None:
@@ -154,7 +156,7 @@ class HeadContext(Context):
             tokens = tokens[-n_rows:]
         first, end = self.n_past, self.n_past + len(tokens)
         begin = first + (self._shift if not first and end > 1 else 0)  # the first token, if it is alone, is not kept
-        n = end - begin
+        n, self._own = end - begin, _grown(self._own, end + 1)
         n_real = max(0, min(n, self._n_known + 1 - begin))
         if n_real:
             self._inputs[:n_real] = self._fused(self._rows[begin : begin + n_real])
@@ -208,6 +210,15 @@ class HeadContext(Context):
 
 def _floats(array: Rows) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+
+
+def _grown(rows: Rows, n: int) -> Rows:
+    """These rows, with room for `n`."""
+    if n <= len(rows):
+        return rows
+    found = np.zeros((max(n, 2 * len(rows)), rows.shape[1]), np.float32)
+    found[: len(rows)] = rows
+    return found
 
 
 def _array(address: int, n: int, width: int) -> Rows:
