@@ -284,7 +284,7 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True)
 def tiny_eagle3(
     path: Path,
     *,
-    layers: Sequence[int] = (0, 1, 2),
+    layers: Sequence[int] = (0, 1, 1),
     n_embd: int = N_EMBD,
     words: tuple[str, ...] = WORDS,
     seed: int = 0,

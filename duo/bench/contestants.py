@@ -79,7 +79,11 @@ def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftCo
     used = {"sync": sequential, "async": concurrent, "auto": f"{sequential} or {concurrent}"}
     for mode in modes:
         drafts = mode not in ALONE and slot.draft_model is not None
-        if (drafts and slot.draft is None) or (mode == "lookup" and slot.lookup is None):
+        if (
+            (mode == "async" and slot.in_turns)
+            or (drafts and slot.draft is None)
+            or (mode == "lookup" and slot.lookup is None)
+        ):
             continue
         for name, limit in limits.items() if drafts else [(None, None)]:
             draft = None if limit is None else slot.new_draft(slot.new_policy(replace(limit, schedule=mode)))

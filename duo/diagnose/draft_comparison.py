@@ -20,7 +20,7 @@ from duo.llama.model import Model
 from duo.spec.calibration import N_DEPTHS
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import ALL, Schedule
 from duo.spec.types import Origin, Proposal, common_prefix
 
 _BOTH = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft
@@ -119,7 +119,9 @@ class DraftComparison:
             meter, _ = self._meter(context, show, max(n_target, sum(threads.concurrent)), n_groups)
             found = meter.measure([], threads.draft, [threads.concurrent], _BOTH)
             found.target = self._measured.target
-            found.n_depths = N_DEPTHS if draft.is_eagle3 else 1
+            if draft.is_eagle3:
+                found.n_depths = N_DEPTHS
+                found.schedules = ALL if threads.separate_devices else (Schedule.SYNC, Schedule.OFF)
             found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])
         policy = found.policy(n_target, threads.concurrent, self.n_max)
         return DraftFigures(translation is not None, policy, found.acceptance, len(found.scores))

@@ -8,6 +8,7 @@ import numpy as np
 
 from duo.config import AUTO_DRAFT
 from duo.spec.policy import Policy
+from duo.spec.schedule import ALL, Schedule
 
 ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
 Times = dict[int, float]  # seconds, by tokens in the batch
@@ -25,6 +26,7 @@ class Measurements:
     branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
     n_depths: int = 1  # of candidates: see Calibration
+    schedules: Sequence[Schedule] = ALL  # that are possible
     doubts: str = ""  # why the times are not reliable; empty: they are
 
     @property
@@ -47,7 +49,8 @@ class Measurements:
     def policy(self, n_target: int, split: tuple[int, int], n_max: int = AUTO_DRAFT) -> Policy:
         """A policy that has learned what was measured with these threads: of the target alone, and of both."""
         n_draft, alone = self.fastest_draft, self.target[n_target]
-        policy = Policy(n_max, 2 * n_max, draft_threads=(n_draft,), branches=None, n_depths=self.n_depths)
+        limits = (n_max, 2 * n_max, self.schedules)
+        policy = Policy(*limits, draft_threads=(n_draft,), branches=None, n_depths=self.n_depths)
         policy.begin(0, mode="greedy")
         # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
         (concurrent, concurrent_draft_s), draft_s = self.concurrent[split], self.draft[n_draft][1]

@@ -23,6 +23,7 @@ log = logging.getLogger("duo.engine")
 _LONG = 2**20  # characters that are tokenised in about a second
 # Quantisations whose kernels give the same bits for two rows or more: see tests/process/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
+_HEAD_BATCH = 128
 _PAIR = 2  # tokens of the only batch of a warm-up on the CPU, as in llama.cpp
 # Seconds of decodes after which no further size is decoded on devices: with layers on the CPU, a batch may take one.
 _MAX_S = 2.0
@@ -147,7 +148,8 @@ def time_draft(context: Decoder, model: Model, threads: ThreadConfig, policy: Po
 
 def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:
     """The context of a head, for all that the target's holds. Raises as target_context() does."""
-    sizes = (config.n_batch, config.n_ubatch, DEFAULT.probe_tokens)
+    # llama.cpp reserves logits for all tokens of a batch of a head.
+    sizes = (config.n_batch, min(config.n_ubatch, _HEAD_BATCH), DEFAULT.probe_tokens)
     n_ctx = target.n_ctx + config.drafting().n_ahead + 1
     return HeadContext(model, ContextConfig(n_ctx, 1, threads.target, *sizes), target)
 

@@ -103,7 +103,7 @@ class Drafter:
             guess = self._guess(logits[-1], position)
         end = self._now()
         # A token that is refused changes nothing else: the next step reconciles.
-        n_timed = 0 if self.context.was_first else len(fresh)
+        n_timed = 0 if self.context.was_first else self._n_timed(len(fresh), position)
         if self.queue.publish(self._update.epoch, position, guess, n_timed, end - start):
             self._tokens.append(guess.token)
         self.metrics.drafted(start, end, len(fresh))
@@ -137,6 +137,10 @@ class Drafter:
         end = self._now()
         self.metrics.events.append(Event("draft", "probe", start, end, len(text)))
         return Probe(scores, len(text), 0.0 if context.was_first else end - start, whole)
+
+    def _n_timed(self, n_fresh: int, position: int) -> int:  # noqa: ARG002 - see HeadDrafter
+        """As a decode of how many tokens the policy learns the time of one of `n_fresh`."""
+        return n_fresh
 
     def _guess(self, logits: Logits, position: int) -> Guess:
         return self.guesser.guess(logits, position, self._recent(position))

@@ -4,6 +4,7 @@ from duo.engine.decoder import decode_all
 from duo.engine.drafter import Drafter, Probe
 from duo.llama.heads import HeadContext
 from duo.spec.calibration import at_depth
+from duo.spec.constants import DEFAULT
 from duo.spec.types import Guess, Logits
 
 
@@ -24,13 +25,28 @@ class HeadDrafter(Drafter):
         guess = super()._guess(logits, position)
         return guess._replace(confidence=at_depth(guess.confidence, position - self._n_seen))
 
-    def probe(self, n_tokens: int, n_prompt: int) -> Probe:
-        """See Drafter. The head always reads all that is new, since its rows belong to positions."""
+    def _n_timed(self, n_fresh: int, position: int) -> int:
+        # The first pass of a round reads again what was accepted, with the encoder: it counts as one of two tokens.
+        return n_fresh if position > self._n_seen or n_fresh >= DEFAULT.read_least else 2
+
+    def read(self) -> tuple[int, float]:
+        """Decode what is new of the text, except for its last token.
+
+        Returns the number of tokens (0: too few to learn from), and the seconds.
+        """
         start = self._now()
         self._reconcile()
-        earlier = self._tokens[self.context.n_past : -n_tokens]
-        if earlier:
+        if fresh := self._tokens[self.context.n_past : -1]:
+            decode_all(self.context, fresh, 0)
+        return len(fresh) if len(fresh) >= DEFAULT.read_least else 0, self._now() - start
+
+    def probe(self, n_tokens: int, n_prompt: int) -> Probe:
+        """See Drafter. The head always reads all that is new, since its rows belong to positions."""
+        n_tokens = min(n_tokens, DEFAULT.probe_tokens, self.context.n_batch)
+        start = self._now()
+        self._reconcile()
+        if earlier := self._tokens[self.context.n_past : -n_tokens]:
             decode_all(self.context, earlier, 0)
         read_s = self._now() - start
         found = super().probe(n_tokens, n_prompt)
-        return found._replace(n_tokens=found.n_tokens + len(earlier), seconds=found.seconds and found.seconds + read_s)
+        return found._replace(n_tokens=found.n_tokens + len(earlier), seconds=found.seconds + read_s)

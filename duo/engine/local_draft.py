@@ -88,6 +88,8 @@ class LocalDraft(QueuedDraft):
             n = len(self._session.accepted)
             self._looked_up.update(range(n, n + len(tokens) - 1))
         super().commit(tokens, cost)
+        if cost is None and self._is_head and self._thread is None and self.policy.reads_prompt:
+            self._ask(self._read)
 
     def end(self) -> None:
         thread = self._thread
@@ -143,6 +145,10 @@ class LocalDraft(QueuedDraft):
     def _draft_one(self, drafter: Drafter) -> None:
         if not drafter.step():
             self._fail(None)
+
+    def _read(self, drafter: Drafter) -> None:
+        assert isinstance(drafter, HeadDrafter)
+        self.policy.learn_draft(*drafter.read())
 
     def _probe(self, n_tokens: int, drafter: Drafter) -> None:
         scores, n_decoded, seconds, whole = drafter.probe(n_tokens, self._n_prompt)

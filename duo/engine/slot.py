@@ -26,6 +26,7 @@ from duo.engine.generation import ConnectedDrafts, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
 from duo.engine.translated import MORE_TOKENS, Translation
+from duo.errors import MemoryLimitError, ModelError
 from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -159,7 +160,7 @@ class Slot:
         if n_max and not can_verify(self.target, target, self.config, n_max):
             self.remote, self.lookup, n_max = None, None, 0
         elif n_max and self.draft_model is not None and self.uses_head:
-            draft = head_context(self.draft_model, self.config, threads, target)
+            draft = self._head_context(self.draft_model, threads, target)
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
@@ -177,6 +178,16 @@ class Slot:
         self.draft = self.new_draft(self.policy) if draft is not None else None
         self.n_ctx, self._is_largest = n_ctx, n_predict < 0
         return seconds
+
+    def _head_context(self, head: Model, threads: ThreadConfig, target: Context) -> Context | None:
+        """The head's context. If it is a layer of the target, which nobody has asked for, none where that fails."""
+        try:
+            return head_context(head, self.config, threads, target)
+        except (ModelError, MemoryLimitError) as error:
+            if head is not self.target:
+                raise
+            log.warning("the MTP layer is not used: %s", error)
+            return None
 
     def _warm_up(
         self, target: Context, draft: Context | None, n_max: int, threads: ThreadConfig, stop: threading.Event | None

@@ -7,7 +7,7 @@ it asserts, which ends the process with one line: see duo.llama.lifeline.
 import ctypes
 import functools
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from duo.errors import ModelError
@@ -45,7 +45,7 @@ _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear att
 
 EAGLE3 = "eagle3"  # the architecture of a head: see duo.llama.heads
 # Architectures of which llama.cpp can decode an MTP layer by itself (src/models, graph_mtp).
-_MTP = (
+_MTP_TARGETS = (
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
     "qwen35", "qwen35moe", "qwen3next",
 )  # fmt: skip
@@ -220,14 +220,18 @@ def _faults(head: Head) -> Iterator[str]:
 def check_not_head(head: Head) -> None:
     """Raise ModelError if this is the header of a head, for a draft in another process than its target."""
     if head.architecture == EAGLE3:
-        why = "it reads the target's hidden rows, so it must be in the target's process (-md)"
+        why = "it reads the target's hidden rows, so it is in the target's process: -md of that, without RPC servers"
         raise ModelError(f"{head.path}: an EAGLE-3 head: {why}")
 
 
-def has_mtp(head: Head) -> bool:
-    """Whether the model has a layer for multi-token prediction (MTP) that llama.cpp can draft with."""
-    is_there = "split.count" in head.values or any(".nextn." in name for name in head.tensors)
-    return head.architecture in _MTP and head.number("nextn_predict_layers") == 1 and is_there
+def has_mtp(head: Head, names: Collection[str] | None = None) -> bool:
+    """Whether the model has a layer for multi-token prediction (MTP) that llama.cpp can draft with.
+
+    `names`: of the tensors in all files of the model, by default those of this one.
+    """
+    names, layer = head.tensors if names is None else names, f"blk.{head.number('block_count') - 1}.nextn"
+    is_there = all(f"{layer}.{name}.weight" in names for name in ("eh_proj", "enorm", "hnorm"))
+    return head.architecture in _MTP_TARGETS and head.number("nextn_predict_layers") == 1 and is_there
 
 
 class NoTextModelError(ModelError):

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.context import Context, Logits
+from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
 
 Rows = npt.NDArray[np.float32]
@@ -33,6 +34,16 @@ _FUNCTIONS: dict[str, tuple[str, Any, list[Any]]] = {
     "llama_get_embeddings_layer_inp": (
         "_Z30llama_get_embeddings_layer_inpP13llama_contextj", _POINTER, [_POINTER, _INT]),
 }  # fmt: skip
+# Architectures of targets whose graphs give what enters their layers (src/models, t_layer_inp), and of those, the ones
+# that give the last row, too (t_h_nextn). llama.cpp ends the process if a graph does not.
+_GIVE_LAST = (
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
+    "qwen3next",
+)  # fmt: skip
+_GIVE_LAYERS = (
+    *_GIVE_LAST, "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "minimax-01", "minimax-m2", "muse-glimmer",
+    "nanbeige", "qwen3", "qwen3moe", "qwen4exp",
+)  # fmt: skip
 _N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
 _N_ROWS = 512  # at first
 _FAILED, _ABORTED = "llama.cpp could not encode {} rows of the target ({})", 2
@@ -65,18 +76,25 @@ def check_pair(target: Model, head: Model) -> None:
     _functions()
     if head is target:
         return
-    name, layers = head.path.name, _target_layers(head)
+    name, layers, architecture = head.path.name, _target_layers(head), target.head.architecture
+    if architecture not in _GIVE_LAYERS:
+        raise ModelError(f"{name}: llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model")
     width = head.head.number("target_hidden_size")
     if width != target.n_embd:
         raise ModelError(
             f"{name}: a head of a model with hidden rows of {width}, {target.path.name} has {target.n_embd}"
         )
-    if len(layers) != _N_LAYERS or max(layers) > target.n_layer:
+    n_most = target.n_layer if architecture in _GIVE_LAST else target.n_layer - 1
+    if len(layers) != _N_LAYERS or max(layers) > n_most:
         listed = ", ".join(map(str, layers))
         raise ModelError(f"{name}: a head that reads layers {listed}: {target.path.name} has {target.n_layer}")
-    if head.n_vocab != target.n_vocab:
-        sizes = f"a head with {head.n_vocab} tokens, {target.path.name} has {target.n_vocab}"
-        raise ModelError(f"{name}: {sizes}: it was made for another model")
+    if difference := vocabulary_difference(target, head):
+        raise ModelError(f"{name}: a head for another vocabulary than that of {target.path.name}: {difference}")
+    own = {"token_embd.weight", "output.weight"} <= head.head.tensors.keys()
+    if not own and head.places != target.places:
+        raise ModelError(
+            f"{name}: it uses the embedding or output of {target.path.name}: place both alike (-ngld, -devd)"
+        )
 
 
 def _target_layers(head: Model) -> list[int]:
@@ -101,6 +119,7 @@ class HeadContext(Context):
         # An EAGLE-3 head begins with the second token: position i of the text is i - 1 of its cache.
         self._shift = int(self.is_eagle3)
         self._target, self._n_accepted, self._n_real = target, 0, 0
+        self._is_lost = False  # whether llama.cpp has returned no rows of the target
         self._layers = _target_layers(model) if self.is_eagle3 else [target.model.n_layer]
         self._n_layer, self._n_outputs_max = target.model.n_layer, config.n_outputs_max
         widths = [target.model.n_embd_out if layer == self._n_layer else target.model.n_embd for layer in self._layers]
@@ -113,13 +132,24 @@ class HeadContext(Context):
         fields = {name: getattr(self._batch, name) for name, *_ in llama_cpp.llama_batch._fields_}
         self._batch = llama_cpp.llama_batch(**fields | {"embd": _floats(self._inputs)})
         self._encoded = llama_cpp.llama_batch(**fields | {"embd": _floats(self._features), "token": None})
-        for layer in self._layers:
-            if layer == self._n_layer:
-                self._call.llama_set_embeddings_nextn(target.pointer, True, False)
-            else:
-                self._call.llama_set_embeddings_layer_inp(target.pointer, layer, True)
+        self._ask_target(True)
         self._call.llama_set_embeddings_nextn(self.pointer, True, True)
         target.on_decoded = self._keep
+
+    def _ask_target(self, wanted: bool) -> None:
+        """Let the target give its hidden rows, or not."""
+        for layer in self._layers:
+            if layer == self._n_layer:
+                self._call.llama_set_embeddings_nextn(self._target.pointer, wanted, False)
+            else:
+                self._call.llama_set_embeddings_layer_inp(self._target.pointer, layer, wanted)
+
+    def close(self) -> None:
+        """See Handle. The target keeps no more rows."""
+        if not self.closed and not self._target.closed:
+            self._ask_target(False)
+            self._target.on_decoded = lambda *_: None
+        super().close()
 
     def _keep(self, first: int, n: int) -> None:
         """The target has decoded `n` tokens from position `first` on."""
@@ -131,6 +161,9 @@ class HeadContext(Context):
                 address = self._call.llama_get_embeddings_nextn(pointer)
             else:
                 address = self._call.llama_get_embeddings_layer_inp(pointer, layer)
+            if not address:  # the text goes on without the head
+                self._is_lost, self._target.on_decoded = True, lambda *_: None
+                return
             rows[first + 1 : first + 1 + n, column : column + width] = _array(address, n, width)
             column += width
 
@@ -154,6 +187,8 @@ class HeadContext(Context):
         if len(tokens) > self._n_outputs_max and n_rows:
             self.decode(tokens[:-n_rows], 0)
             tokens = tokens[-n_rows:]
+        if self._is_lost:
+            raise DecodeError("llama.cpp returned no hidden rows of the target")
         first, end = self.n_past, self.n_past + len(tokens)
         begin = first + (self._shift if not first and end > 1 else 0)  # the first token, if it is alone, is not kept
         n, self._own = end - begin, _grown(self._own, end + 1)

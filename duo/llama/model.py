@@ -33,7 +33,9 @@ class Model(Vocabulary):
         check_head(head, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
             self.size = model_size(config, head)
-        pointer = self._load(progress, head, vocabulary_only, call)
+        # Whether it has a layer for multi-token prediction, which is loaded.
+        self.has_mtp = config.heads and not vocabulary_only and has_mtp(head, self.size.names)
+        pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, head, call)
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
             self.close()
@@ -48,7 +50,6 @@ class Model(Vocabulary):
         self.n_embd = int(llama_cpp.llama_model_n_embd(pointer))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(pointer))  # of its hidden rows
         self.is_eagle3 = head.architecture == EAGLE3
-        self.has_mtp = config.heads and has_mtp(head)  # and it was loaded
         self.n_ctx_train = int(llama_cpp.llama_model_n_ctx_train(pointer))
         # Whether its memory of a text is one recurrent state, which cannot be rolled back.
         self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(pointer))
@@ -59,14 +60,12 @@ class Model(Vocabulary):
         on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
         self.places = frozenset({device.name for device in self.devices} | on_cpu)  # names of what holds its layers
 
-    def _load(
-        self, progress: Progress | None, head: Head, vocabulary_only: bool, call: AbstractContextManager[None]
-    ) -> Any:
+    def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
         config, path = self.config, self.config.path
         params = llama_cpp.llama_model_default_params()
         params.load_mode = config.use_mmap + 2 * config.use_mlock  # llama.h, enum llama_load_mode
         params.vocab_only = vocabulary_only
-        params.load_mtp = config.heads and has_mtp(head)
+        params.load_mtp = self.has_mtp
         # Kernels for AMX end the process in a segmentation fault (llama.cpp's issue 20824).
         params.use_extra_bufts = "AMX_INT8 = 1" not in library.system_info()
         # Never NULL: that would be all devices, including those for the other model.

@@ -45,6 +45,7 @@ class ModelSize:
     n_bytes: int  # all weights
     cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
     head: Head = field(compare=False)
+    names: frozenset[str] = field(compare=False, default=frozenset())  # of all tensors
 
     def offloaded_bytes(self, n_layers: int) -> int:
         """Weights of the last `n_layers` layers and the output, which are on devices."""
@@ -102,7 +103,7 @@ def model_size(config: ModelConfig, head: Head | None = None) -> ModelSize:
     if "output.weight" not in tensors:
         output += tensors.get("token_embd.weight", 0)
     widths = _cache_widths(head, tensors, len(layers))
-    return ModelSize(tuple(layers), output, largest, sum(tensors.values()), widths, head)
+    return ModelSize(tuple(layers), output, largest, sum(tensors.values()), widths, head, frozenset(tensors))
 
 
 def _cache_widths(head: Head, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:

@@ -47,7 +47,9 @@ class Calibration:
         accepted = [1 - 0.6 * math.exp(-gap / 1.5) for gap in middles]
         deeper = [DEFAULT.deeper**depth for depth in range(n_depths)]
         shares = [weight * share / sum(deeper) for weight in deeper for share in DEFAULT.shares]
-        self._begin([weight * chance for weight in deeper for chance in accepted], 0.7, shares, DEFAULT.ranks, 4)
+        self._begin([*accepted, *[0.0] * (len(shares) - len(accepted))], 0.7, shares, DEFAULT.ranks, 4)
+        for i in range(len(accepted), len(shares)):  # of deeper candidates nothing is assumed: see probabilities()
+            self._seen[i] = 0.0
         self.n_scored = 0  # candidates, in this run and earlier ones
 
     def _begin(
@@ -86,8 +88,13 @@ class Calibration:
         return math.sqrt(share * (1 - share) / min(self._all.n, 1 / self._all.weight))
 
     def probabilities(self) -> tuple[float, ...]:
-        """a(c) for each bin, in the order of EDGES."""
-        return tuple([right / seen for right, seen in zip(self._accepted, self._seen, strict=True)])
+        """a(c) for each bin, in the order of EDGES; of deeper candidates, as of those before them until it is known."""
+        n, weight = len(self.EDGES) + 1, DEFAULT.prior_weight
+        found = [right / seen for right, seen in zip(self._accepted[:n], self._seen[:n], strict=True)]
+        for i in range(n, len(self._seen)):
+            right = self._accepted[i] + weight * DEFAULT.deeper * found[i - n]
+            found.append(right / (self._seen[i] + weight))
+        return tuple(found)
 
     def chances(self, mean: float) -> list[tuple[float, float]]:
         """For each bin, the share of the candidates in it and a(c), adjusted to a `mean` of a(c) over all of them."""
@@ -147,14 +154,19 @@ class Calibration:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         parts = [[between(share, 0, 1) for share in state[name]] for name in ("accepted", "shares", "ranks")]
         accepted, shares, ranks = parts
-        n_bins = self.n_depths * (len(self.EDGES) + 1)
+        n_edges, n_bins = len(self.EDGES) + 1, len(accepted)
         if state["edges"] != list(self.EDGES) or [*map(len, parts)] != [n_bins, n_bins, len(DEFAULT.ranks)]:
             raise ValueError("other bins")
+        if n_bins not in (n_edges, N_DEPTHS * n_edges):
+            raise ValueError("other depths")
+        self.n_depths = n_bins // n_edges
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")
         self.n_scored = int(between(state["scored"], 1, DEFAULT.texts))
         self._begin(accepted, between(state["mean"], 0, 1), shares, ranks, min(self.n_scored, DEFAULT.kept_scores))
         self._texts.n = self.n_scored
+        for i in range(n_edges, n_bins):  # which probabilities() mixes with those before them
+            self._accepted[i], self._seen[i] = 4 * self._accepted[i], 4 * self._seen[i]
 
 
 class Lookahead(NamedTuple):

@@ -60,9 +60,8 @@ def taking_turns(
     """Schedule sync: the draft makes some tokens, then the target verifies them.
 
     `chances` by confidence, by which the draft stops, of the first candidate, the second, …; the last are those of all
-    further ones. `pair_s`: the draft's time for two tokens in one decode, as which
-    it reads the last candidate and the bonus token after all candidates were accepted. `latency_s`: the round trip to
-    the draft.
+    further ones. `pair_s`: the draft's time for two tokens in one decode, as which it reads the last candidate and the
+    bonus token after all candidates were accepted. `latency_s`: the round trip to the draft.
 
     The best constant number of candidates (Leviathan et al. 2023, with measured costs) or, if it is better, the best
     rule of stopping, by policy iteration (Howard 1960). The state is the number of candidates k and their survival s,

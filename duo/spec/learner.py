@@ -244,6 +244,11 @@ class Learner(PairModel):
                     return n - 1
         return 0
 
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether a head should read the prompt right after the target: it is new, or has paid."""
+        return self._is_worthwhile and self._may_gain and self.schedule is not ASYNC
+
     def probe_size(self) -> int:
         """How many of the last tokens an idle draft should decode to see which it would have drafted; usually 0."""
         least, alone_s = DEFAULT.probe_tokens // 2, self.alone.target_s(1)
@@ -256,6 +261,8 @@ class Learner(PairModel):
             return 0
         budget, each_s = self.chooser.budget, self.read_s or DEFAULT.read * alone_s
         n = min(DEFAULT.probe_tokens, int(budget.credit_s / each_s))
+        if self.n_depths > 1 and self._n_unread * each_s > max(0.0, budget.credit_s):
+            return 0  # a head reads all that is new
         if n < least or (not budget.is_first and n * each_s > DEFAULT.probe_share * budget.elapsed_s):
             return 0
         return max(n, self._n_unread) if self._n_unread * each_s <= budget.credit_s else n
@@ -286,15 +293,17 @@ class Learner(PairModel):
             self._is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
         if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
-            entry_s = 0.0 if self.separate_devices else self._n_unread * self.read_s * (1 + self._looked_up.value)
+            reads = not self.separate_devices or self.n_depths > 1  # a head cannot read during the prefill
+            entry_s = 0.0 if not reads else self._n_unread * self.read_s * (1 + self._looked_up.value)
             self.chooser.review(estimates, entry_s, untried)
         self._forecast = found[self.schedule]
 
     def _untried(self) -> set[Schedule]:
         """The schedules whose forecasts rest on what is assumed."""
         if self.calibration.n_scored < DEFAULT.kept_scores:
-            return {SYNC, ASYNC}
-        return set() if self.concurrent.target_times or self.separate_devices else {ASYNC}
+            return {SYNC, ASYNC}.intersection(self.schedules)
+        is_known = self.concurrent.target_times or self.separate_devices or self.in_turns
+        return set() if is_known else {ASYNC}
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""

@@ -36,7 +36,7 @@ class PairModel:
     separate_devices: bool = False  # the draft costs the target nothing while both compute: async is the first schedule
     branches: int | None = 0  # outcomes that the draft prepares in schedule async; None: as many as pay
     aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
-    in_turns: bool = False  # the draft computes with the target's own context: no schedule async
+    in_turns: bool = False  # the draft is a head on the target's device: no schedule async
     n_depths: int = 1  # of a head's candidates: see Calibration
     n_most: int = 0  # candidates of other sources in a batch; at least n_max
 
@@ -109,7 +109,8 @@ class PairModel:
             if self.n_depths > 1:  # running ahead, it mostly builds on rows of its own
                 deep = chances[1:] or chances
                 acceptance = math.prod(sum(map(math.prod, group)) for group in deep) ** (1 / len(deep))
-            found[ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
+            if not self.in_turns:
+                found[ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
         return found
 
     @property

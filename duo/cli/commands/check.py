@@ -20,6 +20,7 @@ from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule, schedules_of
 
 _N_CTX = 2048
+_NO_DRAFT = "nothing to check without a draft: name one with -md or -hfd; no --schedule off or --draft 0"
 # A story, a program, an explanation, a letter and a list.
 _PROMPTS = (
     "The old lighthouse keeper had not seen a ship for three weeks. On the first clear morning he",
@@ -81,8 +82,8 @@ def _config(options: CheckOptions) -> GenerationConfig:
     config = replace(config, stop=replace(config.stop, n_predict=options.predict))
     if config.is_rejection:
         raise UsageError("nothing to check: with --verify rejection, the draft changes the text by design")
-    if options.engine.schedule == "off" or options.engine.draft_n_max == 0 or not options.has_draft:
-        raise UsageError("nothing to check without a draft: name one with -md or -hfd; no --schedule off or --draft 0")
+    if options.engine.schedule == "off" or options.engine.draft_n_max == 0:
+        raise UsageError(_NO_DRAFT)
     if options.seed == RANDOM_SEED:
         note(f"seed {config.sampling.seed}")
     return config
@@ -94,12 +95,15 @@ def _policy(engine: Engine) -> Policy:
     assert slot.draft_cache is not None
     choices = [schedule for schedule in schedules_of(slot.drafting) if schedule is not Schedule.OFF]
     branches = slot.drafting.branches if slot.draft_cache.context.n_branches else 0
-    return Policy(slot.drafting.n_max, slot.drafting.n_ahead, choices, slot.threads.draft, branches=branches)
+    limits = (slot.drafting.n_max, slot.drafting.n_ahead, choices, slot.threads.draft)
+    return Policy(*limits, branches=branches, n_depths=slot.policy.n_depths, in_turns=slot.in_turns)
 
 
 def _reserve(engine: Engine, prompts: Sequence[Sequence[int]], n_predict: int) -> None:
     """Create contexts for the longest prompt. Raises PromptError, or UsageError if these models cannot draft."""
     slot = engine.slot
+    if slot.draft_model is None:
+        raise UsageError(_NO_DRAFT)
     n_ctx = min(_N_CTX, *(model.n_ctx_train for model in (slot.target, slot.draft_model) if model))
     longest = max(map(len, prompts))
     if not all(prompts) or longest + n_predict > n_ctx:

@@ -20,10 +20,12 @@ from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.statistics import ratio
 from duo.errors import DuoError, PromptError
-from duo.loading import load
+from duo.llama.gguf_head import EAGLE3, Head
+from duo.loading import load, load_model
 from duo.models.demo import demo_pair
 from duo.models.draft_files import check_draft, find_candidates
 from duo.models.families import family_of
+from duo.models.fitting import expected_context, fit
 from duo.models.hub import find_model
 from duo.spec.schedule import Schedule, fastest
 
@@ -162,6 +164,8 @@ def _measure(
         found.ranking += [Row("none", alone, 1.0), by_lookup]
         if n_loops := sum(loops(engine.detokenize(text), engine.detokenize(p)) for p, text in comparison.texts):
             note(f"{n_loops} of {len(prompts)} texts repeat themselves, which favours lookup and any draft: use -p")
+        if target.has_mtp:
+            note("its MTP layer, which drafts without any option, is not compared here: --heads off in a run shows it")
         paths = _candidates(options, target.path, found)
         if not paths:
             note("there is no draft to compare: name GGUF files, or folders with some")
@@ -171,7 +175,17 @@ def _measure(
                 show(f"draft {number} of {len(paths)}: {what}", done, total)
                 return not stop.is_set()
 
+            def show_head(what: str, done: float, total: float | None) -> None:
+                if not show_draft(what, done, total):
+                    raise Stopped
+
             check_draft(path, target.path)
+            if Head(path).architecture == EAGLE3:
+                config, _ = fit(options.engine.draft_model(path), None, expected_context(options.engine), name="draft")
+                with closing(load_model(config, show_head)) as head:
+                    figures = engine.call(lambda _: comparison.measure_draft(head, show_draft))
+                    found.ranking.append(Row.of(path, head.n_bytes, figures))
+                return
             n_layers, devices = options.engine.draft_n_gpu_layers, options.engine.draft_devices
             with load(path, n_gpu_layers=n_layers, devices=devices, progress=show_draft) as draft:
                 model = draft.slot.target

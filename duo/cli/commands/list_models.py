@@ -32,15 +32,12 @@ class Listed:
 
     def can_draft_for(self, target: "Listed") -> bool:
         """Whether this is a draft for `target` without translation."""
+        if self.group != target.group or target.head.architecture == EAGLE3:
+            return False
         if self.head.architecture == EAGLE3:
-            width = target.head.number("embedding_length")
-            is_head = target.head.architecture == EAGLE3
-            return self.group == target.group and self.head.number("target_hidden_size") == width and not is_head
+            return self.head.number("target_hidden_size") == target.head.number("embedding_length")
         return (
-            self.group == target.group
-            and is_small_enough(self.n_bytes, target.n_bytes)
-            and not self.head.keeps_state
-            and not target.head.is_recurrent
+            is_small_enough(self.n_bytes, target.n_bytes) and not self.head.keeps_state and not target.head.is_recurrent
         )
 
 

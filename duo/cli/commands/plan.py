@@ -75,7 +75,8 @@ def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
         pair.choose_branches(allowed=True)
         prepared = pair.forecasts(constant=constant)[Schedule.ASYNC]
         rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], prepared.rate)
-    n, acceptance, best = pair.n_max + 1, pair.calibration.mean, fastest(rates)
+    n, acceptance = pair.n_max + 1, pair.calibration.mean
+    best = fastest({each: rates[each] for each in (*pair.schedules, Schedule.OFF)})
     limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.concurrent))
     enough = ""
     if best is not Schedule.OFF:

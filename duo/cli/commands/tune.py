@@ -112,7 +112,7 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
         return [
             f"This draft does not pay: one of its tokens takes {100 * alone.draft_s / alone.target_s(1):.0f} % of the "
             f"target's time, and {100 * measured.acceptance:.0f} % are accepted.",
-            "Options: --schedule off, or omit -md",
+            "Options: --schedule off, or omit -md (of an MTP layer: --heads off)",
         ]
     words, threads = "concurrently", tuned.threads["concurrent"]
     if best is Schedule.SYNC:
@@ -164,7 +164,7 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             scored = [meter.score(prompt, text, cores, slot.translation) for prompt, text in texts]
             found = meter.measure(counts, sorted({1, cores}), splits)
             found.add_scores(scored)
-            found.n_depths = slot.policy.n_depths
+            found.n_depths, found.schedules = slot.policy.n_depths, slot.policy.schedules
             if branches and not found.doubts:
                 found.branches = meter.branches(concurrent_threads(found), branches)
                 found.doubts = meter.doubts

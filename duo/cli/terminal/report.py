@@ -176,7 +176,7 @@ def _remedy(policy: PolicyStatistics, *, separate_devices: bool) -> str:
         (1 / _SMALLER, DEFAULT.excellent, "a smaller and better one (duo tune)"),
         (0.0, policy.acceptance, elsewhere),
     )
-    advice = "the target alone (omit -md)"
+    advice = "the target alone (--schedule off)"
     for times, acceptance, better in trials:
         ms = times * draft_ms
         if forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms).rate * curve[0] >= _WORTH:
