@@ -42,6 +42,18 @@ request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 
+# As many candidates as --draft, at each step: as llama.cpp's programs.
+_FIXED_DEPTH = """
+import math
+from duo.spec.policy import Decision, Policy
+def decide(self, n_room, drafted, *others):
+    n, most = len(drafted.guesses), min(self.n_max, n_room - 1)
+    waits = n < most and drafted.next_s < math.inf
+    return Decision(min(n, most), math.inf if waits else None)
+Policy.decide = decide
+"""
+
+
 def of(options: Mapping[str, str]) -> Callable[[Setup], list[Contestant]]:
     return lambda setup: commands(setup, options)
 
@@ -92,6 +104,8 @@ def _heads(setup: Setup) -> list[Contestant]:
         more = ["-md", "{draft}", "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n), "-fa", "off"]
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), usable_cores(), more)
         found.append(Contestant(f"{IN_TURNS} n={n}", program))
+        fixed = f"{DRAFT} --no-profile --schedule sync --draft {n}"
+        found.append(duo(setup, f"duo, fixed n={n}", fixed, patched(_FIXED_DEPTH)))
     return found
 
 
@@ -165,6 +179,7 @@ SCENARIOS: dict[str, Scenario] = {
     "heads": Comparison(
         "An EAGLE-3 head (--models TARGET HEAD), and llama.cpp with fixed numbers of its candidates", n_tokens=128,
         n_rounds=8, contestants=_heads, baseline=OFF,
+        columns=("decode t/s", "speed-up", "accept %", "text as plain", "first_accept_rate"),
         bars=[Bar(WITH_HEAD, IN_TURNS, 0.97), Bar(WITH_HEAD, OFF, 0.97)],
     ),
     "link": Comparison(

@@ -76,6 +76,24 @@ def test_a_head_reads_a_text_in_any_parts(pair: Pair) -> None:
             np.testing.assert_allclose(read(context, head, text, *sizes), whole, atol=1e-3)
 
 
+def test_a_token_is_read_with_the_row_of_the_position_before_it(pair: Pair) -> None:
+    context, make = pair
+    dice = random.Random(4)
+    text = [dice.randrange(3, 270) for _ in range(24)]
+    with closing(make()) as head:
+        whole = read(context, head, text)
+        context.rollback(0)
+        head.rollback(0)
+        context.decode(text[:-1])  # the row of the last token is not needed
+        head.follow(24)
+        np.testing.assert_allclose(head.decode(text)[-1], whole, atol=1e-3)
+        head.rollback(0)
+        context.rollback(0)
+        context.decode(text[:-2])
+        head.follow(24)
+        assert np.abs(head.decode(text)[-1] - whole).max() > 1e-3
+
+
 def test_it_continues_from_its_own_rows_and_then_from_those_of_the_target(pair: Pair) -> None:
     context, make = pair
     dice = random.Random(2)
