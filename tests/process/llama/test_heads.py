@@ -80,18 +80,16 @@ def test_a_token_is_read_with_the_row_of_the_position_before_it(pair: Pair) -> N
     context, make = pair
     dice = random.Random(4)
     text = [dice.randrange(3, 270) for _ in range(24)]
+    found = []
     with closing(make()) as head:
-        whole = read(context, head, text)
-        context.rollback(0)
-        head.rollback(0)
-        context.decode(text[:-1])  # the row of the last token is not needed
-        head.follow(24)
-        np.testing.assert_allclose(head.decode(text)[-1], whole, atol=1e-3)
-        head.rollback(0)
-        context.rollback(0)
-        context.decode(text[:-2])
-        head.follow(24)
-        assert np.abs(head.decode(text)[-1] - whole).max() > 1e-3
+        for n in (22, 23, 24):  # that the target has decoded
+            context.rollback(0)
+            head.rollback(0)
+            context.decode(text[:n])
+            head.follow(24)
+            found.append(np.array(head.decode(text)[-1]))
+    np.testing.assert_allclose(found[1], found[2], atol=1e-3)  # the row of the last token is not needed
+    assert np.abs(found[0] - found[1]).max() > 1e-3
 
 
 def test_it_continues_from_its_own_rows_and_then_from_those_of_the_target(pair: Pair) -> None:
