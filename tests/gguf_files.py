@@ -62,9 +62,11 @@ class _Model(gguf.GGUFWriter):
         self.add_add_bos_token(add_bos)
         return len(tokens)
 
+    def values(self, *shape: int) -> npt.NDArray[np.float32]:
+        return self._random.standard_normal(shape, np.float32) / np.sqrt(np.float32(shape[-1]))
+
     def noise(self, name: str, *shape: int, scale: float = 1.0) -> None:
-        values: npt.NDArray[np.float32] = self._random.standard_normal(shape, np.float32)
-        self.add_tensor(name, values * np.float32(scale) / np.sqrt(np.float32(shape[-1])))
+        self.add_tensor(name, self.values(*shape) * np.float32(scale))
 
     def constant(self, name: str, *shape: int, value: float = 1.0) -> None:
         self.add_tensor(name, np.full(shape, value, np.float32))
@@ -293,7 +295,8 @@ def tiny_eagle3(
 ) -> Path:
     """A head for a `tiny_llama` of two layers, whose embedding and output it uses unless it has `own_ends`.
 
-    It mostly copies its last token, as that model does with little `depth`: the two then often agree.
+    It mostly copies its last token, as that model does with little `depth`: the two then often agree. With its own
+    ends, it can predict only some tokens.
     """
     model = _Model(path, "eagle3", seed=seed)
     model.write_attention()
@@ -303,7 +306,9 @@ def tiny_eagle3(
     model.constant("output_norm.weight", N_EMBD)
     if own_ends:
         model.noise("token_embd.weight", n_vocab, N_EMBD)
-        model.noise("output.weight", n_vocab, N_EMBD)
+        known = np.arange(n_vocab)[n_vocab // 5 :]  # the tokens that it can predict
+        model.add_tensor("output.weight", model.values(n_vocab, N_EMBD)[known])
+        model.add_tensor("d2t", known.astype(np.int64))
     model.noise("fc.weight", N_EMBD, len(layers) * n_embd, scale=depth)
     for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
         model.constant(f"blk.0.{name}.weight", N_EMBD)

@@ -209,7 +209,8 @@ def _faults(head: Head) -> Iterator[str]:
         if (value := head.number(key)) > most and (key, value) != _NO_WINDOW:
             yield f"{architecture}.{key} is {value}"
     # llama.cpp multiplies by no integers, and calls NULL instead; tables of experts by token are not multiplied.
-    yield from (f"{name} has integers" for name in head.integers if "tid2eid" not in name)
+    # So is the vocabulary of a head.
+    yield from (f"{name} has integers" for name in head.integers if "tid2eid" not in name and name != "d2t")
     if architecture in _LINEAR and "split.count" not in head.values:
         for layer in (name.removesuffix("ssm_out.weight") for name in head.tensors if name.endswith(".ssm_out.weight")):
             for name in (f"{layer}attn_qkv.weight", f"{layer}attn_gate.weight"):
