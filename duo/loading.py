@@ -134,7 +134,7 @@ def _load(
         models = [stack.enter_context(closing(load_model(one, show))) for one in here]
         target, draft = models[0], models[1] if len(models) > 1 else None
         if target.is_eagle3:
-            raise ModelError(f"{target.path}: an EAGLE-3 head: it is the draft (-md) of the model that it was made for")
+            raise ModelError(f"{target.path}: an EAGLE-3 head: it is a draft, for the model that it was made for")
         translation = None
         if draft is not None and draft.is_eagle3:
             check_pair(target, draft)
@@ -251,7 +251,7 @@ def _mtp(target: Model) -> Model | None:
     except ModelError as error:
         log.warning("the MTP layer of %s is not used: %s", target.path.name, error)
         return None
-    log.info("%s has an MTP layer, which drafts (--heads off: it does not)", target.path.name)
+    log.info("%s has an MTP layer, which drafts (heads off: it does not)", target.path.name)
     return target
 
 

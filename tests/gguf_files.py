@@ -63,7 +63,9 @@ class _Model(gguf.GGUFWriter):
         return len(tokens)
 
     def values(self, *shape: int) -> npt.NDArray[np.float32]:
-        return self._random.standard_normal(shape, np.float32) / np.sqrt(np.float32(shape[-1]))
+        values: npt.NDArray[np.float32] = self._random.standard_normal(shape, np.float32)
+        values /= np.sqrt(np.float32(shape[-1]))
+        return values
 
     def noise(self, name: str, *shape: int, scale: float = 1.0) -> None:
         self.add_tensor(name, self.values(*shape) * np.float32(scale))

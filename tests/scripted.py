@@ -71,6 +71,10 @@ class ScriptedModel:
 class ScriptedSlot:
     """Writes `text`, again and again where its end is to be ignored; raises `error`, if there is one, at a step."""
 
+    @property
+    def draft_name(self) -> str | None:
+        return self.draft_model.path.name if self.draft_model is not None else None
+
     def __init__(self) -> None:
         self.target = ScriptedModel()
         self.config = EngineConfig()

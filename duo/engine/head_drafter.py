@@ -7,6 +7,9 @@ from duo.spec.calibration import at_depth
 from duo.spec.constants import DEFAULT
 from duo.spec.types import Guess, Logits
 
+# Tokens of a long text that a head reads: its output takes as long as its layer, and llama.cpp computes it for each.
+_LATEST = 512
+
 
 class HeadDrafter(Drafter):
     """A Drafter that tells its context which tokens are accepted, and the policy how deep a candidate is.
@@ -36,17 +39,25 @@ class HeadDrafter(Drafter):
         """
         start = self._now()
         self._reconcile()
-        if fresh := self._tokens[self.context.n_past : -1]:
+        n = self._catch_up(1)
+        return n if n >= DEFAULT.read_least else 0, self._now() - start
+
+    def _catch_up(self, n_left: int) -> int:
+        """Decode what is new of the text except for its last `n_left` tokens, or the latest of it. Returns how many."""
+        fresh = self._tokens[self.context.n_past : -n_left]
+        if len(fresh) > _LATEST:
+            self.context.skip(len(fresh) - _LATEST)
+            fresh = fresh[-_LATEST:]
+        if fresh:
             decode_all(self.context, fresh, 0)
-        return len(fresh) if len(fresh) >= DEFAULT.read_least else 0, self._now() - start
+        return len(fresh)
 
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:
         """See Drafter. The head always reads all that is new, since its rows belong to positions."""
         n_tokens = min(n_tokens, DEFAULT.probe_tokens, self.context.n_batch)
         start = self._now()
         self._reconcile()
-        if earlier := self._tokens[self.context.n_past : -n_tokens]:
-            decode_all(self.context, earlier, 0)
+        n_earlier = self._catch_up(n_tokens)
         read_s = self._now() - start
         found = super().probe(n_tokens, n_prompt)
-        return found._replace(n_tokens=found.n_tokens + len(earlier), seconds=found.seconds + read_s)
+        return found._replace(n_tokens=found.n_tokens + n_earlier, seconds=found.seconds + read_s)

@@ -221,7 +221,7 @@ def _faults(head: Head) -> Iterator[str]:
 def check_not_head(head: Head) -> None:
     """Raise ModelError if this is the header of a head, for a draft in another process than its target."""
     if head.architecture == EAGLE3:
-        why = "it reads the target's hidden rows, so it is in the target's process: -md of that, without RPC servers"
+        why = "it reads the target's hidden rows, so it is a local draft, in the target's process"
         raise ModelError(f"{head.path}: an EAGLE-3 head: {why}")
 
 

@@ -92,9 +92,8 @@ def check_pair(target: Model, head: Model) -> None:
         raise ModelError(f"{name}: a head for another vocabulary than that of {target.path.name}: {difference}")
     own = {"token_embd.weight", "output.weight"} <= head.head.tensors.keys()
     if not own and head.places != target.places:
-        raise ModelError(
-            f"{name}: it uses the embedding or output of {target.path.name}: place both alike (-ngld, -devd)"
-        )
+        where = "place both alike (draft_n_gpu_layers, draft_devices)"
+        raise ModelError(f"{name}: it uses the embedding or output of {target.path.name}: {where}")
 
 
 def _target_layers(head: Model) -> list[int]:
@@ -119,6 +118,7 @@ class HeadContext(Context):
         # An EAGLE-3 head begins with the second token: position i of the text is i - 1 of its cache.
         self._shift = int(self.is_eagle3)
         self._target, self._n_accepted, self._n_real = target, 0, 0
+        self._given: dict[tuple[int, int], Rows] = {}  # llama.cpp's memory of the target's rows
         self._is_lost = False  # whether llama.cpp has returned no rows of the target
         self._layers = _target_layers(model) if self.is_eagle3 else [target.model.n_layer]
         self._n_layer, self._n_outputs_max = target.model.n_layer, config.n_outputs_max
@@ -164,7 +164,10 @@ class HeadContext(Context):
             if not address:  # the text goes on without the head
                 self._is_lost, self._target.on_decoded = True, lambda *_: None
                 return
-            rows[first + 1 : first + 1 + n, column : column + width] = _array(address, n, width)
+            # Cached, as in Context: after a decode the processor's caches are cold.
+            if (address, n) not in self._given:
+                self._given[address, n] = _array(address, n, width)
+            rows[first + 1 : first + 1 + n, column : column + width] = self._given[address, n]
             column += width
 
     def follow(self, n_accepted: int) -> None:
@@ -232,6 +235,12 @@ class HeadContext(Context):
         if status:
             raise DecodeAborted("aborted") if status == _ABORTED else DecodeError(_FAILED.format(n, status))
         return _array(self._call.llama_get_embeddings_nextn(self.pointer), n, self._inputs.shape[1])
+
+    def skip(self, n: int) -> None:
+        """Leave out the next `n` tokens, and forget those before them: the head knows only what follows."""
+        self._forget(0)
+        self._past[0] += n
+        self._n_real = self.n_past
 
     def rollback(self, n_past: int) -> None:
         """See Context.rollback()."""

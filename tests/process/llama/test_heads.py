@@ -157,7 +157,7 @@ def test_a_head_of_another_model_is_refused(
 def test_a_head_is_no_target_and_needs_one_in_its_process(files: dict[str, tuple[Path, Path | None]]) -> None:
     head = files["eagle3"][1]
     assert head is not None
-    with pytest.raises(ModelError, match="an EAGLE-3 head: it is the draft"):
+    with pytest.raises(ModelError, match="an EAGLE-3 head: it is a draft"):
         load(head)
 
 
@@ -260,8 +260,8 @@ def test_whatever_happens_between_texts(files: dict[str, tuple[Path, Path | None
 def test_a_prompt_of_several_batches(files: dict[str, tuple[Path, Path | None]], kind: str, schedule: str) -> None:
     path, draft = files[kind]
     dice = random.Random(5)
-    prompt = [dice.randrange(3, 270) for _ in range(300)]
-    options: dict[str, Any] = {"n_ctx": 512, "exact": True, "profile": False, "n_threads": 1, "lookup": "off"}
+    prompt = [dice.randrange(3, 270) for _ in range(700)]  # of which the head reads the latest
+    options: dict[str, Any] = {"n_ctx": 1024, "exact": True, "profile": False, "n_threads": 1, "lookup": "off"}
     sampling: dict[str, Any] = {"max_tokens": 100, "ignore_eos": True, "temperature": 0.8, "seed": 3}
     for n_ubatch in (64, 512):
         options["n_ubatch"] = n_ubatch
@@ -281,6 +281,6 @@ def test_a_profile_of_a_head_is_used(
         write(alone)
     for _ in range(2):
         with load(path, draft, n_ctx=256, schedule="sync") as engine:
-            n_scored = engine.slot.policy.state()["acceptance"].get("greedy", {}).get("scored", 0)
+            learned = engine.slot.policy.state()["acceptance"]
             write(engine)
-    assert n_scored > 0
+    assert learned
