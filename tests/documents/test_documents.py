@@ -24,7 +24,7 @@ from duo.llama.library import supports_rpc
 from tests.command import ROOT, environment
 from tests.documents import documents
 from tests.documents.documents import LEAD, PYTHON, README, RECIPES, Command, blocks, commands, inline_commands
-from tests.gguf_files import tiny_llama
+from tests.gguf_files import tiny_eagle3, tiny_glm, tiny_llama
 from tests.golden.configuration import whole_command
 from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
 
@@ -44,6 +44,7 @@ NOT_RUN = {
     r"^python -m pytest": "would run all tests from one of them",
     r"^(CMAKE_ARGS=\S+ )?(pipx|uv tool) install ": "compiles llama.cpp; `make dist` installs the wheel",
     r"^PYTHON=.* benchmarks/peers\.sh": "compiles for eight minutes",
+    r"^(pip install torch|python -m benchmarks\.train_head)": "needs PyTorch, for an hour",
     r"^PATH=.* duo bench": "needs what that has built",
 }
 
@@ -79,7 +80,12 @@ def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     for name, text in texts.items():
         (folder / name).write_text(text)
     models = dict(zip(("main.gguf", "draft.gguf"), demo_pair, strict=True))
-    files = models | {"tiny.gguf": tiny_llama(folder / "tiny.gguf")} | {name: folder / name for name in texts}
+    tiny = {
+        "tiny.gguf": tiny_llama(folder / "tiny.gguf", n_layer=2),
+        "eagle3.gguf": tiny_eagle3(folder / "eagle3.gguf"),
+        "mtp.gguf": tiny_glm(folder / "mtp.gguf"),
+    }
+    files = models | tiny | {name: folder / name for name in texts}
     return {name: str(path) for name, path in files.items()}
 
 
@@ -87,9 +93,11 @@ def _here(command: Command, names: dict[str, str]) -> str:
     """The command with what there is here, and shorter."""
     text = command.text
     for name in ("main.gguf", "draft.gguf"):
-        stands_in = "tiny.gguf" if re.match(rf"duo ({'|'.join(MEASURES)}) ", text) else name
-        text = text.replace(f" {name}", f" {names[stands_in]}")
-    text = re.sub(r" (prompt\.txt|keys|token|machine\.json)\b", lambda found: f" {names[found[1]]}", text)
+        is_tiny = re.match(rf"duo ({'|'.join(MEASURES)}) ", text) or " eagle3.gguf" in text
+        text = text.replace(f" {name}", f" {names['tiny.gguf' if is_tiny else name]}")
+    text = re.sub(
+        r" (prompt\.txt|keys|token|machine\.json|eagle3\.gguf|mtp\.gguf)\b", lambda found: f" {names[found[1]]}", text
+    )
     text = re.sub(MACHINES, "127.0.0.1", re.sub(r" -n \d+", " -n 4", re.sub(r" -r \d+", " -r 1", text)))
     return re.sub(r"^duo (\w[\w-]*)", lambda found: f"{found[0]} {SHORTLY.get(found[1], '')}", text)
 
@@ -97,8 +105,16 @@ def _here(command: Command, names: dict[str, str]) -> str:
 def _run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env = environment({"PATH": path, "PYTHON": sys.executable, **variables})
-    return subprocess.run(
-        command, cwd=folder, env=env, input="Hello\n", capture_output=True, text=True, timeout=300, check=False
+    return subprocess.run(  # what a tiny model writes may not be UTF-8
+        command,
+        cwd=folder,
+        env=env,
+        input="Hello\n",
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=300,
+        check=False,
     )
 
 
