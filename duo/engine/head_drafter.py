@@ -14,8 +14,8 @@ _LATEST = 512
 class HeadDrafter(Drafter):
     """A Drafter that tells its context which tokens are accepted, and the policy how deep a candidate is.
 
-    The depth of a candidate is the number of candidates before it that the target has not accepted yet: of each, the
-    head uses a row of its own instead of the target's.
+    The depth of a candidate is the number of rows of the head's own that it builds on, one from another, since the last
+    row of the target.
     """
 
     context: HeadContext
@@ -26,7 +26,7 @@ class HeadDrafter(Drafter):
 
     def _guess(self, logits: Logits, position: int) -> Guess:
         guess = super()._guess(logits, position)
-        return guess._replace(confidence=at_depth(guess.confidence, position - self._n_seen))
+        return guess._replace(confidence=at_depth(guess.confidence, self.context.depth))
 
     def _n_timed(self, n_fresh: int, position: int) -> int:
         # The first pass of a round reads again what was accepted, with the encoder: it counts as one of two tokens.

@@ -105,8 +105,11 @@ class HeadContext(Context):
 
     The row at position i is decoded from token i and a hidden row of position i - 1: the target's, if the target has
     decoded that token and the text has accepted it (see follow()), else the head's own, as for deeper candidates.
-    What the head has decoded from a row of its own is decoded again when the target's is there.
+    What the head has decoded from a row of its own is decoded again when the target's is there. `depth`: on how many
+    rows of its own the last logits build, one from another.
     """
+
+    depth = 0
 
     def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
         """`target`: its context, which from now on keeps its hidden rows. Raises as Context does."""
@@ -126,6 +129,7 @@ class HeadContext(Context):
         # By position + 1: nothing is before the first token. They grow with the text.
         self._rows: Rows = np.zeros((_N_ROWS, sum(widths)), np.float32)  # the target's
         self._own: Rows = np.zeros((_N_ROWS, model.n_embd_out), np.float32)  # the head's
+        self._depths = [0]  # of the head's rows, how many of its own each builds on, and itself
         self._widths = widths
         self._inputs: Rows = np.zeros((self._n_batch_max, model.n_embd_out), np.float32)
         self._features: Rows = np.zeros((self._n_batch_max, sum(widths)), np.float32)
@@ -199,11 +203,15 @@ class HeadContext(Context):
         if n_real:
             self._inputs[:n_real] = self._fused(self._rows[begin : begin + n_real])
         self._inputs[n_real:n] = self._own[begin + n_real : end]
+        self._depths += (end + 1 - len(self._depths)) * [0]
+        depths = [*n_real * [0], *self._depths[begin + n_real : end]]
         position, n_outputs = max(0, begin - self._shift), n if n_rows else 0
         self._decode(tokens[begin - first :], range(position, position + n), n_outputs)
         if n_rows:
             address = self._call.llama_get_embeddings_nextn(self.pointer)
             self._own[begin + 1 : end + 1] = _array(address, n, self._own.shape[1])
+        self._depths[begin + 1 : end + 1] = [depth + 1 for depth in depths]
+        self.depth = depths[-1]
         if begin < self._shift:
             self._forget(0)
         if self._n_real == first:

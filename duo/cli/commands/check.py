@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
@@ -15,6 +16,7 @@ from duo.config import GenerationConfig
 from duo.diagnose.divergence import Comparison, compare
 from duo.engine.engine import Engine
 from duo.errors import PromptError, UsageError
+from duo.llama.gguf_head import Head, has_mtp
 from duo.llama.model import Model
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule, schedules_of
@@ -82,11 +84,22 @@ def _config(options: CheckOptions) -> GenerationConfig:
     config = replace(config, stop=replace(config.stop, n_predict=options.predict))
     if config.is_rejection:
         raise UsageError("nothing to check: with --verify rejection, the draft changes the text by design")
-    if options.engine.schedule == "off" or options.engine.draft_n_max == 0:
+    if options.engine.schedule == "off" or options.engine.draft_n_max == 0 or not _may_draft(options):
         raise UsageError(_NO_DRAFT)
     if options.seed == RANDOM_SEED:
         note(f"seed {config.sampling.seed}")
     return config
+
+
+def _may_draft(options: CheckOptions) -> bool:
+    """Whether there is a draft or, as far as this can be known before the model is loaded, an MTP layer."""
+    if options.has_draft:
+        return True
+    target = options.model_names()[0]
+    if not isinstance(target, Path):
+        return True
+    head = Head(target) if target.is_file() else None
+    return head is not None and ("split.count" in head.values or has_mtp(head))
 
 
 def _policy(engine: Engine) -> Policy:

@@ -54,12 +54,17 @@ def pair(request: pytest.FixtureRequest, files: dict[str, tuple[Path, Path | Non
         head.close()
 
 
-def read(context: Context, head: HeadContext, text: list[int], *sizes: int) -> Logits:
-    """The head's logits after the text, which it reads in parts of these sizes, and the rest at once."""
+def restart(context: Context, head: HeadContext, text: list[int], n_accepted: int) -> None:
+    """The target has decoded `text`, of which so much is accepted, and the head nothing."""
     context.rollback(0)
     head.rollback(0)
     context.decode(text)
-    head.follow(len(text))
+    head.follow(n_accepted)
+
+
+def read(context: Context, head: HeadContext, text: list[int], *sizes: int) -> Logits:
+    """The head's logits after the text, which it reads in parts of these sizes, and the rest at once."""
+    restart(context, head, text, len(text))
     parts = iter(sizes)
     while rest := text[head.n_past :]:
         logits = head.decode(rest[: next(parts, len(rest))])
@@ -89,10 +94,7 @@ def test_a_token_is_read_with_the_row_of_the_position_before_it(pair: Pair) -> N
     found = []
     with closing(make()) as head:
         for n in (22, 23, 24):  # that the target has decoded
-            context.rollback(0)
-            head.rollback(0)
-            context.decode(text[:n])
-            head.follow(24)
+            restart(context, head, text[:n], 24)
             found.append(np.array(head.decode(text)[-1]))
     np.testing.assert_allclose(found[1], found[2], atol=1e-3)  # the row of the last token is not needed
     assert distance(found[0], found[1]) > 1e-3
@@ -104,19 +106,39 @@ def test_it_continues_from_its_own_rows_and_then_from_those_of_the_target(pair: 
     text = [dice.randrange(3, 270) for _ in range(24)]
     with closing(make()) as head:
         whole = read(context, head, text)
-        context.rollback(0)
-        head.rollback(0)
-        context.decode(text[:20])
-        head.follow(20)
+        restart(context, head, text[:20], 20)
         head.decode(text[:20])
         own = [np.array(head.decode([token])[-1]) for token in text[20:]]  # these rows are its own
         assert head.n_past == 24
+        assert head.depth == 3  # the first of the four has the row of the last token that the target has decoded
         context.decode(text[20:])
         head.follow(24)
         assert head.n_past == 21  # the row of token 20 is that of position 19, which the target had decoded
         found = np.array(head.decode(text[21:])[-1])
         np.testing.assert_allclose(found, whole, atol=1e-3)
         assert distance(own[-1], whole) > 1e-3
+
+
+def test_what_is_left_of_a_chain_keeps_its_depth(pair: Pair) -> None:
+    context, make = pair
+    dice = random.Random(6)
+    text = [dice.randrange(3, 270) for _ in range(24)]
+    with closing(make()) as head:
+        restart(context, head, text[:20], 20)
+        head.decode(text[:20])
+        depths = []
+        for token in text[20:]:
+            head.decode([token])
+            depths.append(head.depth)
+        assert depths == [0, 1, 2, 3]
+        context.decode(text[20:22])  # two of the four are accepted
+        head.follow(22)
+        head.decode(text[head.n_past :])
+        assert head.depth == 3, "the last row descends from the old chain"
+        context.decode(text[22:])
+        head.follow(24)
+        head.decode(text[head.n_past :])
+        assert head.depth == 0
 
 
 def test_a_head_forgets_what_was_rejected(pair: Pair) -> None:
