@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import httpx
@@ -143,12 +144,14 @@ class Server:
             raise UsageError("the API key has characters that are not allowed in HTTP headers")
         # Compression would delay the chunks.
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        # A client for each request: httpx may lose the connection of one that KeyboardInterrupt ends. Proxies cannot
+        # reach loopback addresses; loading certificates takes time.
+        self._client = partial(
+            httpx.Client, base_url=parsed, headers=headers, verify=parsed.scheme == "https",
+            trust_env=parsed.host not in LOOPBACK_NAMES,
+        )  # fmt: skip
         try:
-            # Proxies cannot reach loopback addresses; loading certificates takes time.
-            self._client = httpx.Client(
-                base_url=parsed, headers=headers, verify=parsed.scheme == "https",
-                trust_env=parsed.host not in LOOPBACK_NAMES, limits=httpx.Limits(max_keepalive_connections=0),
-            )  # fmt: skip
+            self._client().close()
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
             raise ServerError(
                 f"cannot use the proxy or the certificates that the environment names ({_one_line(str(error))}): "
@@ -219,7 +222,7 @@ class Server:
         """Raises ServerError, also for an error status."""
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 5))
         try:
-            with self._client.stream(method, path, json=content, timeout=timeout) as response:
+            with self._client() as client, client.stream(method, path, json=content, timeout=timeout) as response:
                 if not response.is_success:
                     raise _refusal(response)
                 yield response

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from duo.cli import chat_client
@@ -38,6 +39,22 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
     assert (run.status, run.text, run.stderr) == (0, "Wait:\u2028 日本\x1b[1mé", "")
     assert server.questions == [ALWAYS | {"messages": [{"role": "user", "content": "¿Qué?\nSí"}]}]
     assert "authorization" not in server.requests[-1].headers
+
+
+def test_an_interrupt_closes_the_connection_wherever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(httpx.Response):
+        """An interrupt right after the headers, before httpx has a response that it would close."""
+
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            raise KeyboardInterrupt
+
+    with FakeServer(Reply(b"", ending=HELD)) as server:
+        client = Server(server.url, key=None, model="m", settings={})
+        monkeypatch.setattr("httpx._transports.default.Response", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.answer([], Answer(), lambda *_: None)
+        assert server.left.wait(10)
 
 
 def test_sources_of_the_key(tmp_path: Path) -> None:
