@@ -133,10 +133,11 @@ def _load(
         _check_weights(here)
         models = [stack.enter_context(closing(load_model(one, show))) for one in here]
         target, draft = models[0], models[1] if len(models) > 1 else None
-        if target.is_eagle3:
-            raise ModelError(f"{target.path}: an EAGLE-3 head: it is a draft, for the model that it was made for")
+        if target.head_kind:
+            why = "it is a draft, for the model that it was made for"
+            raise ModelError(f"{target.path}: an {target.head_kind} head: {why}")
         translation = None
-        if draft is not None and draft.is_eagle3:
+        if draft is not None and draft.head_kind:
             check_pair(target, draft)
         elif draft is not None and _differs(target, draft):
             translation = Translation(target, draft)

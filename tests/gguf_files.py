@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -30,6 +31,8 @@ class _Model(gguf.GGUFWriter):
         self.add_embedding_length(N_EMBD)
         self.add_block_count(n_layer)
         self.add_feed_forward_length(n_ff)
+
+    left_out: tuple[str, ...] = ()  # beginnings of the names of tensors that the file lacks
 
     def write_attention(self, n_head_kv: int | list[int] = N_HEAD) -> None:
         self.add_head_count(N_HEAD)
@@ -66,6 +69,10 @@ class _Model(gguf.GGUFWriter):
         values: npt.NDArray[np.float32] = self._random.standard_normal(shape, np.float32)
         values /= np.sqrt(np.float32(shape[-1]))
         return values
+
+    def add_tensor(self, name: str, *arguments: Any, **more: Any) -> None:
+        if not name.startswith(self.left_out):
+            super().add_tensor(name, *arguments, **more)
 
     def noise(self, name: str, *shape: int, scale: float = 1.0) -> None:
         self.add_tensor(name, self.values(*shape) * np.float32(scale))
@@ -257,10 +264,11 @@ def tiny_gemma(path: Path, *, window: int, seed: int = 0, depth: float = 1.0) ->
     return model.finish()
 
 
-def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True) -> Path:
+def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True, trunk: bool = True) -> Path:
     """A mixture of experts with one expert and an MTP layer; vocabulary and `depth` as in `tiny_llama`.
 
-    Without `mtp`, it names that layer, but lacks it, as files do whose conversion has left it out.
+    Without `mtp`, it names that layer, but lacks it, as files do whose conversion has left it out. Without `trunk`, it
+    has nothing else, as those that --mtp has made.
     """
     model = _Model(path, "glm4moe", n_layer=3, seed=seed)
     model.write_attention()
@@ -271,7 +279,8 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True)
     model.add_leading_dense_block_count(0)
     model.add_nextn_predict_layers(1)
     model.ends(model.write_vocabulary())
-    for layer in ("blk.0", "blk.1", "blk.2")[: 2 + mtp]:
+    model.left_out = ("blk.0.", "blk.1.") * (not trunk) + ("blk.2.",) * (not mtp)
+    for layer in ("blk.0", "blk.1", "blk.2"):
         model.attention(layer, depth)
         model.constant(f"{layer}.post_attention_norm.weight", N_EMBD)
         model.noise(f"{layer}.ffn_gate_inp.weight", 1, N_EMBD)
@@ -280,8 +289,7 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True)
             scale = depth if name == "down" else 1.0
             model.noise(f"{layer}.ffn_{name}_exps.weight", 1, *shape, scale=scale)
             model.noise(f"{layer}.ffn_{name}_shexp.weight", *shape, scale=scale)
-    if mtp:
-        model.next_token("blk.2")
+    model.next_token("blk.2")
     return model.finish()
 
 

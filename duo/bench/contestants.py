@@ -25,7 +25,8 @@ from duo.llama.model import Model
 MODES = ("plain", "off", "lookup", "sync", "async", "auto")
 ALONE = ("plain", "off", "lookup")  # modes without a draft
 SPECULATIVE = "llama-speculative-simple"
-_MTP = "draft-mtp"  # --spec-type, for a layer of the target
+# --spec-type, by the kind of head: see drafting()
+_TYPES = {"EAGLE-3": "draft-eagle3", "MTP": "draft-mtp", None: "draft-mtp", "": "draft-simple"}
 _DEFAULT_N_MAX = 3  # llama.cpp's default, for limits that are auto
 _VERSION_S = 10.0  # for --version
 _LOOK_S = 0.1  # polling interval
@@ -181,10 +182,15 @@ def text_options(job: Job) -> list[str]:
     return [*files, "-n", str(job.n_tokens), "-c", str(job.n_ctx), *sampling]
 
 
-def drafting(threads: int, n_max: int, p_min: float = 0.0, kind: str = "draft-simple") -> list[str]:
-    """The options of a program that drafts."""
+def drafting(threads: int, n_max: int, p_min: float = 0.0, head: str | None = "") -> list[str]:
+    """The options of a program that drafts; `head`: the kind of that, None for an MTP layer of the target."""
     limits = ["-td", str(threads), "--spec-draft-n-max", str(n_max), "--spec-draft-p-min", f"{p_min:g}"]
-    return [*([] if kind == _MTP else ["-md", "{draft}"]), "--spec-type", kind, *limits]
+    return [
+        *([] if head is None else ["-md", "{draft}"]),
+        "--spec-type",
+        _TYPES[head],
+        *limits,
+    ]
 
 
 def checked(name: str, n_tokens: int, start: Callable[[], AnyEnded], read: Callable[[AnyEnded], Run]) -> Run:
@@ -230,8 +236,8 @@ def other_programs(paths: Mapping[str, Path], n_max: Sequence[int | None], engin
             add(Program(name, path, n_target, shared), str(n_target), slot.target)
         elif draft is not None and slot.translation is None:  # llama.cpp translates no longer
             for n in dict.fromkeys(n or _DEFAULT_N_MAX for n in n_max):
-                kind = _MTP if draft is slot.target else "draft-eagle3" if draft.is_eagle3 else "draft-simple"
-                more = [*shared, *_placement(draft.config, "-ngld", "-devd"), *drafting(td, n, kind=kind)]
+                head = None if draft is slot.target else draft.head_kind
+                more = [*shared, *_placement(draft.config, "-ngld", "-devd"), *drafting(td, n, head=head)]
                 add(Program(name, path, n_target, more), f"{n_target}/{td}", slot.target, draft, k=str(n))
     return found
 

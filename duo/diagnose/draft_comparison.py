@@ -104,12 +104,12 @@ class DraftComparison:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
         target, n_target = self._target, self._n_threads
         threads = plan_threads(self._config, drafting=True, target_on=target.places, draft_on=draft.places)
-        if draft.is_eagle3:
+        if draft.head_kind:
             check_pair(target, draft)
-        differs = not draft.is_eagle3 and vocabulary_difference(target, draft) is not None
+        differs = not draft.head_kind and vocabulary_difference(target, draft) is not None
         translation = Translation(target, draft) if differs else None
         context: Context | None
-        if draft.is_eagle3:
+        if draft.head_kind:
             context = head_context(draft, self._config, threads, self._context)
         else:
             context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
@@ -119,7 +119,7 @@ class DraftComparison:
             meter, _ = self._meter(context, show, max(n_target, sum(threads.concurrent)), n_groups)
             found = meter.measure([], threads.draft, [threads.concurrent], _BOTH)
             found.target = self._measured.target
-            if draft.is_eagle3:
+            if draft.head_kind:
                 found.n_depths = N_DEPTHS
                 found.schedules = ALL if threads.separate_devices else (Schedule.SYNC, Schedule.OFF)
             found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])

@@ -64,7 +64,7 @@ class Slot:
         self.drafting = config.drafting()
         self.remote = remote
         # According to the models: llama.cpp may still refuse to roll back their contexts.
-        self.uses_head = draft is not None and (draft is target or draft.is_eagle3)
+        self.uses_head = draft is not None and (draft is target or bool(draft.head_kind))
         can_draft = draft is not None and (draft.can_roll_back or self.uses_head)
         self.can_speculate = can_draft and not target.is_recurrent
         target_on, draft_on = target.places, draft.places if draft is not None else ON_CPU

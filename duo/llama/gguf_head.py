@@ -49,6 +49,7 @@ _MTP_TARGETS = (
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
     "qwen35", "qwen35moe", "qwen3next",
 )  # fmt: skip
+_FIRST_LAYER = "blk.0.attn_norm.weight"  # llama.cpp knows a file with nothing but MTP layers by its absence
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 # Keys of models that keep a state, which cannot be rolled back token by token.
 _STATES = ("ssm.conv_kernel", "ssm.state_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
@@ -220,9 +221,17 @@ def _faults(head: Head) -> Iterator[str]:
 
 def check_not_head(head: Head) -> None:
     """Raise ModelError if this is the header of a head, for a draft in another process than its target."""
-    if head.architecture == EAGLE3:
+    if kind := head_kind(head):
         why = "it reads the target's hidden rows, so it is a local draft, in the target's process"
-        raise ModelError(f"{head.path}: an EAGLE-3 head: {why}")
+        raise ModelError(f"{head.path}: an {kind} head: {why}")
+
+
+def head_kind(head: Head, names: Collection[str] | None = None) -> str:
+    """EAGLE-3 or MTP, if the file is a head without its target; empty for a model. `names`: see has_mtp()."""
+    if head.architecture == EAGLE3:
+        return "EAGLE-3"
+    names = head.tensors if names is None else names
+    return "MTP" if _FIRST_LAYER not in names and has_mtp(head, names) else ""
 
 
 def has_mtp(head: Head, names: Collection[str] | None = None) -> bool:
@@ -233,6 +242,19 @@ def has_mtp(head: Head, names: Collection[str] | None = None) -> bool:
     names, layer = head.tensors if names is None else names, f"blk.{head.number('block_count') - 1}.nextn"
     is_there = all(f"{layer}.{name}.weight" in names for name in ("eh_proj", "enorm", "hnorm"))
     return head.architecture in _MTP_TARGETS and head.number("nextn_predict_layers") == 1 and is_there
+
+
+def shape_of(head: Head) -> str:
+    """What a model has in common with its MTP head."""
+    n_layer = head.number("block_count") - head.number("nextn_predict_layers")
+    return f"a {head.architecture} of {n_layer} layers with hidden rows of {head.number('embedding_length')}"
+
+
+def may_fit(head: Head, target: Head) -> bool:
+    """Whether a head was made for such a target, as far as headers can tell."""
+    if head.architecture == EAGLE3:
+        return head.number("target_hidden_size") == target.number("embedding_length")
+    return shape_of(head) == shape_of(target)
 
 
 class NoTextModelError(ModelError):

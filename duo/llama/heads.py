@@ -20,6 +20,7 @@ from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.context import Context, Logits
 from duo.llama.fingerprint import vocabulary_difference
+from duo.llama.gguf_head import shape_of
 from duo.llama.model import Model
 
 Rows = npt.NDArray[np.float32]
@@ -77,6 +78,13 @@ def check_pair(target: Model, head: Model) -> None:
     if head is target:
         return
     name, layers, architecture = head.path.name, _target_layers(head), target.head.architecture
+    if difference := vocabulary_difference(target, head):
+        raise ModelError(f"{name}: a head for another vocabulary than that of {target.path.name}: {difference}")
+    if head.has_mtp:
+        made_for, given = shape_of(head.head), shape_of(target.head)
+        if made_for != given:
+            raise ModelError(f"{name}: the MTP head of {made_for}, {target.path.name} is {given}")
+        return
     if architecture not in _GIVE_LAYERS:
         raise ModelError(f"{name}: llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model")
     width = head.head.number("target_hidden_size")
@@ -88,8 +96,6 @@ def check_pair(target: Model, head: Model) -> None:
     if len(layers) != _N_LAYERS or max(layers) > n_most:
         listed = ", ".join(map(str, layers))
         raise ModelError(f"{name}: a head that reads layers {listed}: {target.path.name} has {target.n_layer}")
-    if difference := vocabulary_difference(target, head):
-        raise ModelError(f"{name}: a head for another vocabulary than that of {target.path.name}: {difference}")
     own = {"token_embd.weight", "output.weight"} <= head.head.tensors.keys()
     if not own and head.places != target.places:
         where = "place both alike (draft_n_gpu_layers, draft_devices)"
@@ -114,7 +120,7 @@ class HeadContext(Context):
     def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
         """`target`: its context, which from now on keeps its hidden rows. Raises as Context does."""
         self._call = _functions()
-        self.is_eagle3 = model.is_eagle3
+        self.is_eagle3 = not model.has_mtp
         more = {"n_rs_seq": 0} if self.is_eagle3 else {"n_rs_seq": 0, "ctx_type": llama_cpp.LLAMA_CONTEXT_TYPE_MTP}
         super().__init__(model, config, ctx_other=target.pointer, **more)
         self.n_rollback = None  # its layers have attention only

@@ -12,7 +12,7 @@ from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.devices import RPC, devices_for
-from duo.llama.gguf_head import EAGLE3, Head, check_head, has_mtp
+from duo.llama.gguf_head import Head, check_head, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.model_size import model_size
 from duo.llama.vocabulary import Vocabulary
@@ -33,8 +33,10 @@ class Model(Vocabulary):
         check_head(head, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
             self.size = model_size(config, head)
+        names = None if vocabulary_only else self.size.names
+        self.head_kind = head_kind(head, names)  # EAGLE-3 or MTP, if it is a head; empty for a model
         # Whether it has a layer for multi-token prediction, which is loaded.
-        self.has_mtp = config.heads and not vocabulary_only and has_mtp(head, self.size.names)
+        self.has_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP") and has_mtp(head, names)
         pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, head, call)
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
@@ -49,7 +51,6 @@ class Model(Vocabulary):
         self.n_layer = int(llama_cpp.llama_model_n_layer(pointer))
         self.n_embd = int(llama_cpp.llama_model_n_embd(pointer))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(pointer))  # of its hidden rows
-        self.is_eagle3 = head.architecture == EAGLE3
         self.n_ctx_train = int(llama_cpp.llama_model_n_ctx_train(pointer))
         # Whether its memory of a text is one recurrent state, which cannot be rolled back.
         self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(pointer))

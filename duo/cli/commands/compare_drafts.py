@@ -20,7 +20,7 @@ from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.statistics import ratio
 from duo.errors import DuoError, PromptError
-from duo.llama.gguf_head import EAGLE3, Head
+from duo.llama.gguf_head import Head, head_kind
 from duo.loading import load, load_model
 from duo.models.demo import demo_pair
 from duo.models.draft_files import check_draft, find_candidates
@@ -180,7 +180,7 @@ def _measure(
                     raise Stopped
 
             check_draft(path, target.path)
-            if Head(path).architecture == EAGLE3:
+            if head_kind(Head(path)):
                 config, _ = fit(options.engine.draft_model(path), None, expected_context(options.engine), name="draft")
                 with closing(load_model(config, show_head)) as head:
                     figures = engine.call(lambda _: comparison.measure_draft(head, show_draft))

@@ -8,7 +8,7 @@ from pathlib import Path
 from duo.cli.options.by_command import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
-from duo.llama.gguf_head import EAGLE3, Head, NoTextModelError, check_text_model, has_mtp
+from duo.llama.gguf_head import Head, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
 from duo.models.draft_files import find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
@@ -32,10 +32,10 @@ class Listed:
 
     def can_draft_for(self, target: "Listed") -> bool:
         """Whether this is a draft for `target` without translation."""
-        if self.group != target.group or target.head.architecture == EAGLE3:
+        if self.group != target.group or head_kind(target.head):
             return False
-        if self.head.architecture == EAGLE3:
-            return self.head.number("target_hidden_size") == target.head.number("embedding_length")
+        if head_kind(self.head):
+            return may_fit(self.head, target.head)
         return (
             is_small_enough(self.n_bytes, target.n_bytes) and not self.head.keeps_state and not target.head.is_recurrent
         )

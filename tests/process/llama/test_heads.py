@@ -15,6 +15,7 @@ from duo.config import ContextConfig, ModelConfig
 from duo.errors import ModelError
 from duo.llama import heads
 from duo.llama.context import Context
+from duo.llama.gguf_head import Head, check_not_head
 from duo.llama.heads import HeadContext, check_pair
 from duo.llama.model import Model
 from duo.spec.types import Logits
@@ -22,7 +23,7 @@ from tests.gguf_files import tiny_eagle3, tiny_glm, tiny_llama, tiny_qwen35
 
 DEPTH = 0.06
 PROMPT = "the cat sat on the mat and the dog ran "
-KINDS = ("eagle3", "eagle3 with its own ends", "glm4moe", "qwen35")
+KINDS = ("eagle3", "eagle3 with its own ends", "glm4moe", "glm4moe in a file of its own", "qwen35")
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
         "eagle3": (target, tiny_eagle3(folder / "head.gguf", depth=DEPTH)),
         "eagle3 with its own ends": (target, tiny_eagle3(folder / "own.gguf", layers=(1, 0, 1), own_ends=True)),
         "glm4moe": (tiny_glm(folder / "glm.gguf", depth=DEPTH), None),
+        "glm4moe in a file of its own": (
+            tiny_glm(folder / "without.gguf", depth=DEPTH, mtp=False),
+            tiny_glm(folder / "mtp.gguf", depth=DEPTH, trunk=False),
+        ),
         "qwen35": (tiny_qwen35(folder / "qwen35.gguf", depth=DEPTH, mtp=True), None),
     }
 
@@ -176,11 +181,24 @@ def test_a_head_of_another_model_is_refused(
         load(files["eagle3"][0], head)
 
 
-def test_a_head_is_no_target_and_needs_one_in_its_process(files: dict[str, tuple[Path, Path | None]]) -> None:
-    head = files["eagle3"][1]
+@pytest.mark.parametrize(
+    ("kind", "name"), [("eagle3", "EAGLE-3"), ("glm4moe in a file of its own", "MTP")], ids=["eagle3", "mtp"]
+)
+def test_a_head_is_no_target_and_needs_one_in_its_process(
+    files: dict[str, tuple[Path, Path | None]], kind: str, name: str
+) -> None:
+    head = files[kind][1]
     assert head is not None
-    with pytest.raises(ModelError, match="an EAGLE-3 head: it is a draft"):
+    with pytest.raises(ModelError, match=f"an {name} head: it is a draft"):
         load(head)
+    with pytest.raises(ModelError, match=f"an {name} head: it reads"):
+        check_not_head(Head(head))
+
+
+def test_an_mtp_head_of_another_model(files: dict[str, tuple[Path, Path | None]]) -> None:
+    head = files["glm4moe in a file of its own"][1]
+    with pytest.raises(ModelError, match="the MTP head of a glm4moe of 2 layers with hidden rows of 64"):
+        load(files["eagle3"][0], head)
 
 
 def test_a_build_without_the_functions(
