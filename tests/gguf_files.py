@@ -22,13 +22,21 @@ class _Model(gguf.GGUFWriter):
     """A file; its tensors are seeded noise, of shapes as numpy has them, the reverse of ggml's."""
 
     def __init__(
-        self, path: Path, architecture: str, *, n_ff: int = N_FF, n_layer: int = 1, seed: int = 0, max_tensors: int = 0
+        self,
+        path: Path,
+        architecture: str,
+        *,
+        n_embd: int = N_EMBD,
+        n_ff: int = N_FF,
+        n_layer: int = 1,
+        seed: int = 0,
+        max_tensors: int = 0,
     ) -> None:
         super().__init__(path, architecture, split_max_tensors=max_tensors)
         self._path = path
         self._random = np.random.default_rng(seed)
         self.add_context_length(N_CTX_TRAIN)
-        self.add_embedding_length(N_EMBD)
+        self.add_embedding_length(n_embd)
         self.add_block_count(n_layer)
         self.add_feed_forward_length(n_ff)
 
@@ -41,6 +49,14 @@ class _Model(gguf.GGUFWriter):
         self.add_rope_dimension_count(N_EMBD_HEAD)
         self.add_key_length(N_EMBD_HEAD)
         self.add_value_length(N_EMBD_HEAD)
+
+    def write_gemma4(self) -> None:
+        self.write_attention()
+        self.add_key_length_swa(N_EMBD_HEAD)
+        self.add_value_length_swa(N_EMBD_HEAD)
+        self.add_sliding_window(64)
+        self.add_sliding_window_pattern([True, False])
+        self.add_embedding_length_per_layer_input(0)
 
     def write_vocabulary(
         self, words: Sequence[str] = WORDS, padding: int = 0, *, add_bos: bool = False, control: Sequence[str] = ()
@@ -290,6 +306,49 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True,
             model.noise(f"{layer}.ffn_{name}_exps.weight", 1, *shape, scale=scale)
             model.noise(f"{layer}.ffn_{name}_shexp.weight", *shape, scale=scale)
     model.next_token("blk.2")
+    return model.finish()
+
+
+def tiny_gemma4(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
+    """A Gemma 4; the first of two layers has a window. Vocabulary and `depth` as in `tiny_llama`."""
+    model = _Model(path, "gemma4", n_layer=2, seed=seed)
+    model.write_gemma4()
+    model.ends(model.write_vocabulary())
+    model.constant("rope_freqs.weight", N_EMBD_HEAD // 2)
+    for layer in ("blk.0", "blk.1"):
+        model.attention(layer, head_norms=True)
+        model.feed_forward(layer)
+        for name in ("post_attention_norm", "post_ffw_norm"):
+            model.constant(f"{layer}.{name}.weight", N_EMBD, value=depth)
+    return model.finish()
+
+
+def tiny_assistant(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
+    """An assistant of `tiny_gemma4`, which knows half of the dimensions of its embedding and its output."""
+    n_embd = N_EMBD // 2
+    model = _Model(path, "gemma4-assistant", n_layer=2, n_embd=n_embd, seed=seed)
+    model.add_embedding_length_out(N_EMBD)
+    model.add_nextn_predict_layers(2)
+    model.write_gemma4()
+    n_vocab = model.write_vocabulary()
+    model.values(n_vocab, N_EMBD)  # the target's embedding
+    model.add_tensor("token_embd.weight", model.values(n_vocab, N_EMBD)[:, :n_embd])  # its output
+    model.constant("output_norm.weight", n_embd)
+    model.constant("rope_freqs.weight", N_EMBD_HEAD // 2)
+    model.add_tensor("nextn.pre_projection.weight", np.eye(n_embd, 2 * N_EMBD, dtype=np.float32))
+    model.noise("nextn.post_projection.weight", N_EMBD, n_embd)
+    for layer in ("blk.0", "blk.1"):
+        model.constant(f"{layer}.attn_norm.weight", n_embd)
+        model.noise(f"{layer}.attn_q.weight", N_EMBD, n_embd)
+        model.noise(f"{layer}.attn_output.weight", n_embd, N_EMBD)
+        model.constant(f"{layer}.attn_q_norm.weight", N_EMBD_HEAD)
+        model.constant(f"{layer}.layer_output_scale.weight", 1)
+        model.constant(f"{layer}.ffn_norm.weight", n_embd)
+        model.noise(f"{layer}.ffn_gate.weight", N_FF, n_embd)
+        model.noise(f"{layer}.ffn_up.weight", N_FF, n_embd)
+        model.noise(f"{layer}.ffn_down.weight", n_embd, N_FF)
+        for name in ("post_attention_norm", "post_ffw_norm"):
+            model.constant(f"{layer}.{name}.weight", n_embd, value=depth)
     return model.finish()
 
 

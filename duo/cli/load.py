@@ -85,8 +85,8 @@ def _say_what_is_unusual(slot: Slot, config: EngineConfig, *, is_rejection: bool
     if draft is not None and draft is not target and draft.n_bytes >= target.n_bytes:
         sizes = f"{draft.n_bytes / 1e6:.0f} MB, the target {target.n_bytes / 1e6:.0f} MB"
         note(f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?")
-    if draft is target and config.schedule == "async":
-        warn("--schedule async has no effect: an MTP layer of the target takes turns with it")
+    if slot.in_turns and config.schedule == "async":
+        warn("--schedule async has no effect: a head that shares the context or the cache of the target takes turns")
     can_branch = (
         draft is not None
         and slot.can_speculate

@@ -11,7 +11,7 @@ from duo.engine.decoder import Decoder
 from duo.errors import DecodeError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
-from duo.llama.heads import HeadContext
+from duo.llama.heads import HeadContext, SharedHeadContext
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
@@ -150,8 +150,11 @@ def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, targ
     """The context of a head, for all that the target's holds. Raises as target_context() does."""
     # llama.cpp reserves logits for all tokens of a batch of a head.
     sizes = (config.n_batch, min(config.n_ubatch, _HEAD_BATCH), DEFAULT.probe_tokens)
-    n_ctx = target.n_ctx + config.drafting().n_ahead + 1
-    return HeadContext(model, ContextConfig(n_ctx, 1, threads.target, *sizes), target)
+    wanted = ContextConfig(target.n_ctx + config.drafting().n_ahead + 1, 1, threads.target, *sizes)
+    if model.shares_cache:
+        own = replace(wanted, flash_attn=target.flash_attn, type_k=config.type_k, type_v=config.type_v)
+        return SharedHeadContext(model, own, target)
+    return HeadContext(model, wanted, target)
 
 
 @contextmanager

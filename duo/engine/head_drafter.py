@@ -30,6 +30,8 @@ class HeadDrafter(Drafter):
 
     def _n_timed(self, n_fresh: int, position: int) -> int:
         # The first pass of a round reads again what was accepted, with the encoder: it counts as one of two tokens.
+        if not self.context.can_score:
+            return 1  # all that it decodes
         return n_fresh if position > self._n_seen or n_fresh >= DEFAULT.read_least else 2
 
     def read(self) -> tuple[int, float]:
@@ -54,6 +56,8 @@ class HeadDrafter(Drafter):
 
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:
         """See Drafter. The head always reads all that is new, since its rows belong to positions."""
+        if not self.context.can_score:
+            return Probe([], 0, 0.0, whole=True)
         n_tokens = min(n_tokens, DEFAULT.probe_tokens, self.context.n_batch)
         start = self._now()
         self._reconcile()

@@ -71,8 +71,9 @@ class Slot:
         planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
         self.threads = tuned_threads(planned, config, kept)
         # The layers of an MTP target compute where the target does.
-        is_forced = self.drafting.schedule != "auto" and draft is not target
-        self.in_turns = self.uses_head and not self.threads.separate_devices and not is_forced
+        shares = draft is target or (draft is not None and draft.shares_cache)
+        is_forced = self.drafting.schedule != "auto" or self.threads.separate_devices
+        self.in_turns = self.uses_head and (shares or not is_forced)
         is_async = Schedule.ASYNC in schedules_of(self.drafting) and not self.in_turns
         check_threads(self.threads, concurrent=self.can_speculate and is_async)
         on_cpu = CPU in target_on or (draft is not None and CPU in draft_on)

@@ -77,7 +77,7 @@ class Context(Handle):
         self.was_first = False
         self._past = {0: 0}  # tokens in each sequence; in a branch, those shared with the text included
         self.n_vocab = model.n_vocab
-        self.exact = config.exact
+        self.exact, self.flash_attn = config.exact, config.flash_attn
         self.n_rollback: int | None = None if model.can_roll_back else int(llama_cpp.llama_n_rs_seq(pointer))
         self._n_removable = 0  # tokens of the last decode that can be rolled back, if n_rollback is a number
         # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is reserved for the second.

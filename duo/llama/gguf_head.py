@@ -43,7 +43,8 @@ _BY_HEADS = ("deepseek2", "olmo2", "phimoe")
 _BY_EXPERTS = ("glm4moe", "grovemoe", "llada-moe", "nemotron_h_moe", "qwen35moe", "qwen4exp")
 _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear attention also if they are absent
 
-EAGLE3 = "eagle3"  # the architecture of a head: see duo.llama.heads
+# Architectures of heads: see duo.llama.heads. The second, for Gemma 4, reads the target's cache, too.
+EAGLE3, ASSISTANT = "eagle3", "gemma4-assistant"
 # Architectures of which llama.cpp can decode an MTP layer by itself (src/models, graph_mtp).
 _MTP_TARGETS = (
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
@@ -231,7 +232,8 @@ def head_kind(head: Head, names: Collection[str] | None = None) -> str:
     if head.architecture == EAGLE3:
         return "EAGLE-3"
     names = head.tensors if names is None else names
-    return "MTP" if _FIRST_LAYER not in names and has_mtp(head, names) else ""
+    is_mtp = head.architecture == ASSISTANT or (_FIRST_LAYER not in names and has_mtp(head, names))
+    return "MTP" if is_mtp else ""
 
 
 def has_mtp(head: Head, names: Collection[str] | None = None) -> bool:
@@ -246,6 +248,10 @@ def has_mtp(head: Head, names: Collection[str] | None = None) -> bool:
 
 def shape_of(head: Head) -> str:
     """What a model has in common with its MTP head."""
+    if head.architecture == ASSISTANT:
+        return f"a gemma4 with hidden rows of {head.number('embedding_length_out')}"
+    if head.architecture == "gemma4":
+        return f"a gemma4 with hidden rows of {head.number('embedding_length')}"
     n_layer = head.number("block_count") - head.number("nextn_predict_layers")
     return f"a {head.architecture} of {n_layer} layers with hidden rows of {head.number('embedding_length')}"
 

@@ -47,6 +47,8 @@ _GIVE_LAYERS = (
 )  # fmt: skip
 _N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
 _N_ROWS = 512  # at first
+_ALIKE = "place both alike (draft_n_gpu_layers, draft_devices)"
+_LOST = "llama.cpp returned no hidden rows of the target"
 _FAILED, _ABORTED = "llama.cpp could not encode {} rows of the target ({})", 2
 
 
@@ -84,6 +86,8 @@ def check_pair(target: Model, head: Model) -> None:
         made_for, given = shape_of(head.head), shape_of(target.head)
         if made_for != given:
             raise ModelError(f"{name}: the MTP head of {made_for}, {target.path.name} is {given}")
+        if head.shares_cache and head.places != target.places:
+            raise ModelError(f"{name}: it uses the cache of {target.path.name}: {_ALIKE}")
         return
     if architecture not in _GIVE_LAYERS:
         raise ModelError(f"{name}: llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model")
@@ -98,8 +102,7 @@ def check_pair(target: Model, head: Model) -> None:
         raise ModelError(f"{name}: a head that reads layers {listed}: {target.path.name} has {target.n_layer}")
     own = {"token_embd.weight", "output.weight"} <= head.head.tensors.keys()
     if not own and head.places != target.places:
-        where = "place both alike (draft_n_gpu_layers, draft_devices)"
-        raise ModelError(f"{name}: it uses the embedding or output of {target.path.name}: {where}")
+        raise ModelError(f"{name}: it uses the embedding or output of {target.path.name}: {_ALIKE}")
 
 
 def _target_layers(head: Model) -> list[int]:
@@ -116,6 +119,7 @@ class HeadContext(Context):
     """
 
     depth = 0
+    can_score = True  # whether decode() returns more rows than the last
 
     def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
         """`target`: its context, which from now on keeps its hidden rows. Raises as Context does."""
@@ -201,7 +205,7 @@ class HeadContext(Context):
             self.decode(tokens[:-n_rows], 0)
             tokens = tokens[-n_rows:]
         if self._is_lost:
-            raise DecodeError("llama.cpp returned no hidden rows of the target")
+            raise DecodeError(_LOST)
         first, end = self.n_past, self.n_past + len(tokens)
         begin = first + (self._shift if not first and end > 1 else 0)  # the first token, if it is alone, is not kept
         n, self._own = end - begin, _grown(self._own, end + 1)
@@ -264,6 +268,41 @@ class HeadContext(Context):
 
     def _forget(self, position: int) -> None:
         llama_cpp.llama_memory_seq_rm(self._memory(), 0, max(0, position), -1)
+
+
+class SharedHeadContext(HeadContext):
+    """The context of a head that has no cache: it reads the target's, as the assistants of Gemma 4.
+
+    Only the last token is decoded, at the position that the target decodes next. The candidates after it are, too.
+    """
+
+    can_score = False
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        """See Context.decode(). All rows but the last are zero."""
+        if self._is_lost:
+            raise DecodeError(_LOST)
+        last, end = self.n_past + len(tokens) - 1, self.n_past + len(tokens)
+        if n_rows:
+            self._own, is_real = _grown(self._own, end + 1), last <= self._n_known
+            self._depths += (end + 1 - len(self._depths)) * [0]
+            self._inputs[0] = (self._rows if is_real else self._own)[last]
+            self._decode(tokens[-1:], (self._target.n_past,), 1)
+            self._own[end] = _array(self._call.llama_get_embeddings_nextn(self.pointer), 1, self._own.shape[1])[0]
+            self.depth = 0 if is_real else self._depths[last]
+            self._depths[end] = self.depth + 1
+        self._past[0] = end
+        self._n_real = min(end, max(self._n_real, self._n_known + 1))
+        rows = self._logits(min(n_rows, 1))
+        return np.concatenate([np.zeros((n_rows - 1, self.n_vocab), np.float32), rows]) if n_rows > 1 else rows
+
+    def skip(self, n: int) -> None:
+        """See HeadContext.skip()."""
+        self._past[0] += n
+
+    def rollback(self, n_past: int) -> None:
+        """See Context.rollback()."""
+        self._past[0], self._n_real = min(self.n_past, n_past), min(self._n_real, n_past)
 
 
 def _floats(array: Rows) -> Any:

@@ -12,7 +12,7 @@ from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.devices import RPC, devices_for
-from duo.llama.gguf_head import Head, check_head, has_mtp, head_kind
+from duo.llama.gguf_head import ASSISTANT, Head, check_head, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.model_size import model_size
 from duo.llama.vocabulary import Vocabulary
@@ -36,7 +36,9 @@ class Model(Vocabulary):
         names = None if vocabulary_only else self.size.names
         self.head_kind = head_kind(head, names)  # EAGLE-3 or MTP, if it is a head; empty for a model
         # Whether it has a layer for multi-token prediction, which is loaded.
-        self.has_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP") and has_mtp(head, names)
+        loads_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP")
+        self.shares_cache = head.architecture == ASSISTANT  # it has none of its own, but reads its target's
+        self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(head, names))
         pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, head, call)
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt

@@ -19,11 +19,12 @@ from duo.llama.gguf_head import Head, check_not_head
 from duo.llama.heads import HeadContext, check_pair
 from duo.llama.model import Model
 from duo.spec.types import Logits
-from tests.gguf_files import tiny_eagle3, tiny_glm, tiny_llama, tiny_qwen35
+from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35
 
 DEPTH = 0.06
 PROMPT = "the cat sat on the mat and the dog ran "
 KINDS = ("eagle3", "eagle3 with its own ends", "glm4moe", "glm4moe in a file of its own", "qwen35")
+ASSISTANT = "gemma4-assistant"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
         "glm4moe in a file of its own": (
             tiny_glm(folder / "without.gguf", depth=DEPTH, mtp=False),
             tiny_glm(folder / "mtp.gguf", depth=DEPTH, trunk=False),
+        ),
+        ASSISTANT: (
+            tiny_gemma4(folder / "gemma4.gguf", depth=DEPTH),
+            tiny_assistant(folder / "assistant.gguf", depth=DEPTH),
         ),
         "qwen35": (tiny_qwen35(folder / "qwen35.gguf", depth=DEPTH, mtp=True), None),
     }
@@ -231,7 +236,7 @@ def write(engine: Engine, n: int = 64, **options: Any) -> list[int]:
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("schedule", ["sync", "auto", "async"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, ASSISTANT])
 def test_the_text_is_the_targets_own(
     files: dict[str, tuple[Path, Path | None]], kind: str, schedule: str, sampling: dict[str, Any]
 ) -> None:
@@ -258,7 +263,7 @@ def test_the_text_is_the_targets_own(
 
 
 @pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, ASSISTANT])
 def test_whatever_happens_between_texts(files: dict[str, tuple[Path, Path | None]], kind: str, schedule: str) -> None:
     """Prompts that continue or change earlier ones, texts that are given up, and full contexts."""
     path, draft = files[kind]
