@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from duo.config.settings import Settings
     from duo.link.process import DraftProcess
+    from duo.spec.policy_state import PolicyState
 
 log = logging.getLogger("duo.loading")
 
@@ -143,6 +144,8 @@ def _load(
             translation = Translation(target, draft)
         elif draft_config is None and target.has_mtp:
             draft = _mtp(target)
+        # Beside a head, there is room for the hidden rows of one.
+        has_layer = target.has_mtp and draft not in (None, target) and not draft.head_kind and _mtp(target) is not None
         profile = _profile(config, 2 * configs if draft is target else configs)
         if draft_config is not None and draft is None:  # on RPC servers
             drafts = drafts or RemoteDrafts()
@@ -150,6 +153,8 @@ def _load(
             if profile is not None and (learned := profile.load().get("policy")) is not None:
                 drafts.learned[draft_config.path.stem] = learned
         slot = Slot(target, draft, config, drafts, profile, translation)
+        if has_layer:
+            slot.add_layer(_profile(config, 2 * configs[:1]))
         if profile is not None:
             stack.callback(_keep, profile, slot, draft_config, drafts)
         return Engine(slot, stack.pop_all())
@@ -223,16 +228,20 @@ def _profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile | N
 
 
 def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:
-    """Store what was learned about the draft; warns if that fails."""
+    """Store what was learned about the draft, and the MTP layer beside it; warns if that fails."""
     learned = slot.recorder.state()
     if drafts is not None and draft is not None and draft.rpc_servers:
         learned = drafts.learned.get(draft.path.stem) if not slot.recorder.n_others else None
-    if not learned:
-        return
-    try:
-        profile.save({"policy": learned} | kept_threads(profile.load()))
-    except OSError as error:
-        log.warning("could not store the profile in %s: %s (profile=False disables it)", profile.path, error.strerror)
+    found: list[tuple[Profile | None, PolicyState | None]] = [(profile, learned)]
+    if slot.layer is not None:
+        found.append((slot.layer.profile, slot.layer.recorder.state()))
+    for each, state in found:
+        if each is None or not state:
+            continue
+        try:
+            each.save({"policy": state} | kept_threads(each.load()))
+        except OSError as error:
+            log.warning("could not store the profile in %s: %s (profile=False disables it)", each.path, error.strerror)
 
 
 def _differs(target: Model, draft: Model) -> bool:

@@ -309,6 +309,23 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True,
     return model.finish()
 
 
+def tiny_step35(path: Path, *, seed: int = 0, depth: float = 1.0, n_mtp: int = 2) -> Path:
+    """A Step 3.5 of two dense layers and several for multi-token prediction; the rest is as in `tiny_llama`."""
+    model = _Model(path, "step35", n_layer=2 + n_mtp, seed=seed)
+    model.write_attention()
+    model.add_expert_feed_forward_length(N_FF)
+    model.add_sliding_window(64)
+    model.add_sliding_window_pattern([True, False, *n_mtp * [False]])
+    model.add_nextn_predict_layers(n_mtp)
+    model.ends(model.write_vocabulary())
+    for i in range(2 + n_mtp):
+        model.attention(f"blk.{i}", depth)
+        model.feed_forward(f"blk.{i}", depth)
+        if i >= 2:
+            model.next_token(f"blk.{i}")
+    return model.finish()
+
+
 def tiny_gemma4(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
     """A Gemma 4; the first of two layers has a window. Vocabulary and `depth` as in `tiny_llama`."""
     model = _Model(path, "gemma4", n_layer=2, seed=seed)

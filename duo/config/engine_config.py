@@ -224,7 +224,8 @@ class EngineConfig:
         uses_gpus = not (self.rpc_servers and has_draft and not self.draft_rpc_servers)
         shares = tuple(self.tensor_split)
         more: dict[str, Any] = {"split_mode": self.split_mode, "tensor_split": shares, "main_gpu": self.main_gpu}
-        more["heads"] = not has_draft and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
+        is_wanted = self.schedule == "auto" or not has_draft  # a schedule is forced on the draft that was given
+        more["heads"] = is_wanted and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
         return self._model(path, "", uses_gpus=uses_gpus, **more)
 
     def draft_model(self, path: Path) -> ModelConfig:

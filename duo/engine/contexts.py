@@ -11,7 +11,8 @@ from duo.engine.decoder import Decoder
 from duo.errors import DecodeError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
-from duo.llama.heads import HeadContext, SharedHeadContext
+from duo.llama.gguf_head import n_mtp
+from duo.llama.heads import ChainedHeadContext, HeadContext, SharedHeadContext
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
@@ -154,7 +155,8 @@ def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, targ
     if model.shares_cache:
         own = replace(wanted, flash_attn=target.flash_attn, type_k=config.type_k, type_v=config.type_v)
         return SharedHeadContext(model, own, target)
-    return HeadContext(model, wanted, target)
+    kind = ChainedHeadContext if n_mtp(model.head) > 1 else HeadContext
+    return kind(model, wanted, target)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
+from duo.spec.constants import DEFAULT
 from duo.spec.policy import StepCost
 from duo.spec.sampling import logprobs
 from duo.spec.schedule import Schedule
@@ -45,11 +46,27 @@ class Sources:
     preferred: ConnectedDrafts | None = None
     others: Sequence[Source] = ()
     alone: Draft = field(default_factory=Draft)  # the target without a draft
+    layer: Draft | None = None  # the MTP layer of the target, beside the draft
 
-    def choose(self) -> Draft:
-        """The draft to use now."""
+    def choose(self, now: Draft, n_room: int | None = None) -> Draft:
+        """The draft to use, after `now`, with room for `n_room` tokens (None: no limit)."""
         found = self.preferred.choose(has_other=self.draft is not None) if self.preferred is not None else None
-        return found or self.draft or self.alone
+        local = self.draft
+        if self.draft is not None and self.layer is not None:
+            local = _faster(now, self.draft, self.layer, n_room)
+        return found or local or self.alone
+
+
+def _faster(now: Draft, draft: Draft, layer: Draft, n_room: int | None) -> Draft:
+    """Of two local drafts, the one with the higher forecast over the target alone. Both are tried."""
+    gains = {each: each.policy.gain if each.policy is not None else None for each in (layer, draft)}
+    if now not in gains or now.policy is None:
+        return max(gains, key=lambda each: gains[each] or 0.0)
+    other = layer if now is draft else draft
+    here, there, least = gains[now], gains[other], DEFAULT.horizon // 4  # tokens that a draft is used for, once begun
+    if here is None or now.policy.chooser.n_tokens < least or (n_room is not None and n_room < least):
+        return now
+    return other if there is None or there > here * (1 + DEFAULT.least_gain) else now
 
 
 @dataclass(eq=False)
@@ -87,7 +104,7 @@ class Generation:
         try:
             if self.sources.preferred is not None:
                 self.sources.preferred.begin()
-            self._use(self.sources.choose())
+            self._use(self.sources.choose(self.draft))
             self._prefill(stop)
             while ending.reason is None and not stop.is_set():
                 if (step := self._step()) is not None:
@@ -151,7 +168,7 @@ class Generation:
 
     def _candidates(self, n_room: int) -> tuple[Sequence[Guess], Origin, Schedule]:
         """The candidates to verify now, where they come from, and the schedule."""
-        self._use(self.sources.choose())
+        self._use(self.sources.choose(self.draft, self._ending.n_room))
         start = self._now()
         (candidates, source), schedule = self._compare(n_room), self.draft.schedule
         if (n := self.draft.n_target_threads) != self._n_threads:

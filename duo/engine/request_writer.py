@@ -34,7 +34,7 @@ class RequestWriter:
             is_loading = not slot.n_ctx  # the first contexts are part of loading
             seconds = slot.reserve(len(request.prompt), request.config.stop.n_predict, request.cancelled)
             request.metrics.started += seconds if is_loading else 0.0
-            with slot.recorder.watching():
+            with slot.watching():
                 self._generate(request)
         finally:
             with self._lock:

@@ -5,8 +5,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.contexts import (
@@ -29,6 +29,7 @@ from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import MemoryLimitError, ModelError
 from duo.llama.build import CPU
 from duo.llama.context import Context
+from duo.llama.gguf_head import n_mtp
 from duo.llama.model import Model
 from duo.models.profiles import Profile
 from duo.spec.calibration import N_DEPTHS
@@ -37,6 +38,16 @@ from duo.spec.policy import Policy, policy_for
 from duo.spec.schedule import Schedule, schedules_of
 
 log = logging.getLogger("duo.engine")
+
+
+@dataclass(eq=False)
+class Layer:
+    """The MTP layer of a target that has a separate draft, too."""
+
+    policy: Policy
+    recorder: ProfileRecorder
+    profile: Profile | None
+    draft: LocalDraft | None = None  # once there are contexts
 
 
 class Slot:
@@ -71,7 +82,10 @@ class Slot:
         planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
         self.threads = tuned_threads(planned, config, kept)
         # The layers of an MTP target compute where the target does.
-        shares = draft is target or (draft is not None and draft.shares_cache)
+        depth = n_mtp(draft.head) if self.uses_head and draft is not None else 1
+        if depth > 1:
+            self.drafting = replace(self.drafting, n_max=min(depth, self.drafting.n_max))
+        shares = draft is target or depth > 1 or (draft is not None and draft.shares_cache)
         is_forced = self.drafting.schedule != "auto" or self.threads.separate_devices
         self.in_turns = self.uses_head and (shares or not is_forced)
         is_async = Schedule.ASYNC in schedules_of(self.drafting) and not self.in_turns
@@ -92,6 +106,8 @@ class Slot:
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self.lookup = Lookup() if looks_up else None
         self.draft: LocalDraft | None = None
+        self.layer: Layer | None = None  # see add_layer()
+        self._n_busiest = n_busiest
         self.n_ctx = 0  # of the contexts; 0: not made yet
         self._is_largest = False  # whether they were made for a text of unknown length
         self.target_cache: Cache | None = None
@@ -99,6 +115,15 @@ class Slot:
         self._contexts: list[Context] = []
         self._lock = threading.Lock()  # protects the next
         self._abort: Callable[[], None] = lambda: None  # ends what is being computed
+
+    def add_layer(self, profile: Profile | None) -> None:
+        """Let the MTP layer of the target draft, too, where it is faster; `profile`: of the target with it."""
+        policy = policy_for(
+            replace(self.drafting, branches=0), self.threads.draft, in_turns=True, n_depths=N_DEPTHS,
+            aborts=self.target.places == {CPU},
+        )  # fmt: skip
+        policy.restore_kept((profile.load() if profile is not None else {}).get("policy"))
+        self.layer = Layer(policy, ProfileRecorder(policy, self._n_busiest), profile)
 
     @property
     def draft_name(self) -> str | None:
@@ -134,9 +159,11 @@ class Slot:
         self, draft: Draft | None = None, remote: ConnectedDrafts | None = None, *, lookup: bool = False
     ) -> Sources:
         """What may propose candidates for a text; `lookup`: its own tokens, too. By default, the target is alone."""
+        layer = self.layer.draft if self.layer is not None and draft is self.draft else None
         if self.lookup is None or not lookup:
-            return Sources(draft, remote)
-        return Sources(draft, remote, (TextSource(self.lookup, self.drafting.n_most),), Draft(self._alone))
+            return Sources(draft, remote, layer=layer)
+        others = (TextSource(self.lookup, self.drafting.n_most),)
+        return Sources(draft, remote, others, Draft(self._alone), layer)
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -165,11 +192,11 @@ class Slot:
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
-        if draft is not None:
-            self._contexts.append(draft)
+        head = self._head_context(self.target, threads, target) if draft is not None and self.layer else None
+        self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
-            with self.recorder.watching():
-                self._warm_up(target, draft, n_max, threads, stop)
+            with self.watching():
+                self._warm_up(target, draft, head, n_max, threads, stop)
         seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.drafting = self.drafting
@@ -177,6 +204,8 @@ class Slot:
         self.target_cache = Cache(target, exact=self.config.exact)
         self.draft_cache = Cache(draft) if draft is not None else None
         self.draft = self.new_draft(self.policy) if draft is not None else None
+        if self.layer is not None:
+            self.layer.draft = LocalDraft(Cache(head), self.layer.policy, is_head=True) if head is not None else None
         self.n_ctx, self._is_largest = n_ctx, n_predict < 0
         return seconds
 
@@ -190,20 +219,34 @@ class Slot:
             log.warning("the MTP layer is not used: %s", error)
             return None
 
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What is learned within is watched: see ProfileRecorder."""
+        with self.recorder.watching(), self.layer.recorder.watching() if self.layer is not None else nullcontext():
+            yield
+
     def _warm_up(
-        self, target: Context, draft: Context | None, n_max: int, threads: ThreadConfig, stop: threading.Event | None
+        self,
+        target: Context,
+        draft: Context | None,
+        head: Context | None,
+        n_max: int,
+        threads: ThreadConfig,
+        stop: threading.Event | None,
     ) -> None:
-        """Warm up new contexts, unless `stop` is set, and measure the draft."""
+        """Warm up new contexts, unless `stop` is set, and measure the drafts."""
         with self.computing(self._abort_contexts):
             if stop is not None and stop.is_set():  # once it is set, all decodes are aborted
                 return
             # Without a draft, only a text that repeats itself uses more sizes than these.
             n_most = n_max if draft is not None or self.remote is not None else 1
             warm_up(target, self.target, n_most + 1, n_most + 1)
-            if draft is not None and self.draft_model is not None:
-                warm_up(draft, self.draft_model, 2)
-                self.policy.use_cores(self.cores.limit)
-                time_draft(draft, self.draft_model, threads, self.policy)
+            of_layer = head, self.target, self.layer.policy if self.layer is not None else self.policy
+            for context, model, policy in ((draft, self.draft_model, self.policy), of_layer):
+                if context is not None and model is not None:
+                    warm_up(context, model, 2)
+                    policy.use_cores(self.cores.limit)
+                    time_draft(context, model, threads, policy)
 
     def forget(self) -> None:
         """Clear the KV caches."""

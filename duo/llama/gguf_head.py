@@ -48,8 +48,9 @@ EAGLE3, ASSISTANT = "eagle3", "gemma4-assistant"
 # Architectures of which llama.cpp can decode an MTP layer by itself (src/models, graph_mtp).
 _MTP_TARGETS = (
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
-    "qwen35", "qwen35moe", "qwen3next",
+    "qwen35", "qwen35moe", "qwen3next", "step35",
 )  # fmt: skip
+_CHAINS = ("mimo2", "step35")  # and of these, several layers, each for one depth
 _FIRST_LAYER = "blk.0.attn_norm.weight"  # llama.cpp knows a file with nothing but MTP layers by its absence
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 # Keys of models that keep a state, which cannot be rolled back token by token.
@@ -241,9 +242,15 @@ def has_mtp(head: Head, names: Collection[str] | None = None) -> bool:
 
     `names`: of the tensors in all files of the model, by default those of this one.
     """
-    names, layer = head.tensors if names is None else names, f"blk.{head.number('block_count') - 1}.nextn"
-    is_there = all(f"{layer}.{name}.weight" in names for name in ("eh_proj", "enorm", "hnorm"))
-    return head.architecture in _MTP_TARGETS and head.number("nextn_predict_layers") == 1 and is_there
+    names, n_blocks, n = head.tensors if names is None else names, head.number("block_count"), n_mtp(head)
+    layers = [f"blk.{n_blocks - i}.nextn" for i in range(1, n + 1)]
+    is_there = all(f"{layer}.{name}.weight" in names for layer in layers for name in ("eh_proj", "enorm", "hnorm"))
+    return head.architecture in _MTP_TARGETS and (n == 1 or (n > 1 and head.architecture in _CHAINS)) and is_there
+
+
+def n_mtp(head: Head) -> int:
+    """Layers for multi-token prediction that the header names; 1 for those that one decode runs together."""
+    return 1 if head.architecture == ASSISTANT else head.number("nextn_predict_layers")
 
 
 def shape_of(head: Head) -> str:

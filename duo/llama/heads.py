@@ -20,7 +20,7 @@ from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.context import Context, Logits
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_head import shape_of
+from duo.llama.gguf_head import n_mtp, shape_of
 from duo.llama.model import Model
 
 Rows = npt.NDArray[np.float32]
@@ -29,6 +29,7 @@ Rows = npt.NDArray[np.float32]
 _POINTER, _BOOL, _INT = ctypes.c_void_p, ctypes.c_bool, ctypes.c_int32
 _FUNCTIONS: dict[str, tuple[str, Any, list[Any]]] = {
     "llama_set_embeddings_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, [_POINTER, _BOOL, _BOOL]),
+    "llama_set_nextn_layer_offset": ("_Z28llama_set_nextn_layer_offsetP13llama_contexti", None, [_POINTER, _INT]),
     "llama_get_embeddings_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", _POINTER, [_POINTER]),
     "llama_set_embeddings_layer_inp": (
         "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, [_POINTER, _INT, _BOOL]),
@@ -303,6 +304,62 @@ class SharedHeadContext(HeadContext):
     def rollback(self, n_past: int) -> None:
         """See Context.rollback()."""
         self._past[0], self._n_real = min(self.n_past, n_past), min(self._n_real, n_past)
+
+
+class ChainedHeadContext(HeadContext):
+    """The context of several MTP layers, each of which makes the candidates of one depth, as Step 3.5 and MiMo V2.
+
+    All of them read what is accepted. For each further candidate, the next layer reads the candidates so far again,
+    with rows of those before it.
+    """
+
+    def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
+        """See HeadContext."""
+        super().__init__(model, config, target)
+        self._n_mtp = n_mtp(model.head)
+        self._chain: list[int] = []  # the last token that has a row of the target, and the candidates after it
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        """See HeadContext.decode()."""
+        if len(tokens) > self._n_outputs_max and n_rows:
+            self.decode(tokens[:-n_rows], 0)
+            tokens = tokens[-n_rows:]
+        first, end = self.n_past, self.n_past + len(tokens)
+        n_real = self._n_known + 1 - first
+        if n_real <= 0:
+            return self._decode_chain(tokens, n_rows)
+        if n_real < len(tokens):
+            self.decode(tokens[:n_real], 1)
+            return self.decode(tokens[n_real:], min(n_rows, len(tokens) - n_real))
+        done = self._n_real
+        for layer in reversed(range(self._n_mtp)):
+            self._begin(layer, first, done)
+            rows = super().decode(tokens, n_rows if layer == 0 else 0)
+        self._chain = [tokens[-1]]
+        self._n_real = end
+        return rows
+
+    def _decode_chain(self, tokens: Sequence[int], n_rows: int) -> Logits:
+        self._chain += tokens
+        end = self.n_past + len(tokens)
+        base, layer = end - len(self._chain), min(len(self._chain), self._n_mtp) - 1
+        own = self._own[base + 1 : end].copy()
+        self._begin(layer, base, base)
+        rows = super().decode(self._chain, n_rows)
+        self._own[base + 1 : end], self._n_real = own, base  # of that token, only this layer has a cell
+        self._call.llama_set_nextn_layer_offset(self.pointer, 0)
+        return rows
+
+    def _begin(self, layer: int, first: int, n_real: int) -> None:
+        self._forget(first)
+        self._past[0], self._n_real = first, n_real
+        self._call.llama_set_nextn_layer_offset(self.pointer, layer)
+
+    def rollback(self, n_past: int) -> None:
+        """See Context.rollback()."""
+        if n_past < self.n_past:
+            del self._chain[max(0, len(self._chain) - (self.n_past - n_past)) :]
+        super().rollback(n_past)
 
 
 def _floats(array: Rows) -> Any:

@@ -29,6 +29,7 @@ class Learner(PairModel):
         self._reviewed = OFF, 0.0  # the schedule that the last review chose, and the draft's time in it then
         self._since_alone = 0  # tokens since T(1) was measured
         self._may_gain = True  # whether drafting may pay, by what is known
+        self.gain: float | None = None  # the best forecast over the target alone; None: nothing is known of the draft
         self._start_text(0)
 
     def _start_text(self, n_prompt: int) -> None:
@@ -208,7 +209,7 @@ class Learner(PairModel):
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""
         self.chooser.give_up()
-        self._is_worthwhile, self._size = False, 0
+        self._is_worthwhile, self._size, self.gain = False, 0, 0.0
         self._update_forecast()
 
     # What is measured on purpose
@@ -277,6 +278,9 @@ class Learner(PairModel):
         if found and self.chooser.is_settled and seconds:
             self._bias[self.schedule].add(self._limited(tokens / seconds / self.rate))
         self._window = (0, 0.0)
+        if found and (self.calibration.n_scored >= DEFAULT.kept_scores or self._n_unscored >= DEFAULT.long_silence):
+            rates = self.rates(found)
+            self.gain = max(rates[schedule] for schedule in self.schedules) / rates[OFF]
         if found and len(self.chooser.allowed) > 1:
             self._reconsider(found)
         self._reviewed = self.schedule, self.costs.draft_s

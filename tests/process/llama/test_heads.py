@@ -19,12 +19,14 @@ from duo.llama.gguf_head import Head, check_not_head
 from duo.llama.heads import HeadContext, check_pair
 from duo.llama.model import Model
 from duo.spec.types import Logits
-from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35
+from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35, tiny_step35
 
 DEPTH = 0.06
 PROMPT = "the cat sat on the mat and the dog ran "
 KINDS = ("eagle3", "eagle3 with its own ends", "glm4moe", "glm4moe in a file of its own", "qwen35")
 ASSISTANT = "gemma4-assistant"
+CHAIN = "step35"
+ALL = (*KINDS, ASSISTANT, CHAIN)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
             tiny_gemma4(folder / "gemma4.gguf", depth=DEPTH),
             tiny_assistant(folder / "assistant.gguf", depth=DEPTH),
         ),
+        CHAIN: (tiny_step35(folder / "step35.gguf", depth=DEPTH, n_mtp=3), None),
         "qwen35": (tiny_qwen35(folder / "qwen35.gguf", depth=DEPTH, mtp=True), None),
     }
 
@@ -236,7 +239,7 @@ def write(engine: Engine, n: int = 64, **options: Any) -> list[int]:
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("schedule", ["sync", "auto", "async"])
-@pytest.mark.parametrize("kind", [*KINDS, ASSISTANT])
+@pytest.mark.parametrize("kind", ALL)
 def test_the_text_is_the_targets_own(
     files: dict[str, tuple[Path, Path | None]], kind: str, schedule: str, sampling: dict[str, Any]
 ) -> None:
@@ -262,8 +265,28 @@ def test_the_text_is_the_targets_own(
             assert 0 < statistics.draft.accepted < statistics.draft.verified
 
 
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "seeded"])
+def test_an_mtp_layer_and_a_draft_and_the_lookup_in_one_text(tmp_path: Path, sampling: dict[str, Any]) -> None:
+    """Both drafts are tried, and the text is the same."""
+    target = tiny_glm(tmp_path / "glm.gguf", depth=DEPTH)
+    draft = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH)
+    options: dict[str, Any] = {"n_ctx": 512, "exact": True, "profile": False, "n_threads": 1, "draft_n_threads": 1}
+    with load(target, heads="off", **options) as alone:
+        expected = write(alone, 400, **sampling)
+    with load(target, draft, **options) as engine:
+        slot = engine.slot
+        assert slot.layer is not None
+        assert not slot.uses_head
+        for _ in range(3):
+            assert write(engine, 400, **sampling) == expected
+        for policy in (slot.policy, slot.layer.policy):
+            assert policy.calibration.n_scored or policy.chooser.n_tokens
+    with load(target, draft, heads="off", **options) as engine:
+        assert engine.slot.layer is None
+
+
 @pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
-@pytest.mark.parametrize("kind", [*KINDS, ASSISTANT])
+@pytest.mark.parametrize("kind", ALL)
 def test_whatever_happens_between_texts(files: dict[str, tuple[Path, Path | None]], kind: str, schedule: str) -> None:
     """Prompts that continue or change earlier ones, texts that are given up, and full contexts."""
     path, draft = files[kind]
