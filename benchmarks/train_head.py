@@ -1,12 +1,13 @@
 """Trains an EAGLE-3 head for a Llama, such as the demo target, and writes it as GGUF.
 
-    python -m benchmarks.train_head --target F16.gguf --out head.gguf [--tokens 1000000] [--epochs 2]
+    python -m benchmarks.train_head --target F16.gguf --out head.gguf [--tokens 1000000] [--epochs 2 | --steps 50]
 
 Needs PyTorch beside duo (pip install torch), which nothing else here does. The target, in PyTorch too, writes answers
 to questions that are made of lists (none is in a benchmark), half of them greedily, and the hidden rows of all layers
 that the head reads are kept with their tokens. The head learns the target's distributions, also from rows of its own:
 training-time test, as in EAGLE-3 (Li et al. 2025, arXiv 2503.01840). A tenth of the texts are kept apart, and the share
-of their tokens that the head predicts is printed by depth.
+of their tokens that the head predicts is printed by depth. At the end the file is loaded, and the target's rows are
+compared with those that llama.cpp gives it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,11 +29,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from duo.config import ModelConfig
+from duo.config import ContextConfig, ModelConfig
+from duo.llama.context import Context
+from duo.llama.heads import HeadContext, check_pair
 from duo.llama.model import Model
 
 N_DEPTHS = 4  # of the candidates that are trained
 LENGTH = 256  # tokens of a text
+MOST = 0.05  # relative difference of rows: bfloat16 has 8 bits
 WEIGHT = 0.8  # of the loss, for each further depth
 
 ASKS = (
@@ -250,15 +256,22 @@ def losses(
 
 
 def train(
-    target: Target, texts: tuple[Tensor, Tensor, Tensor], ids: Tensor, *, n_epochs: float, batch: int, rate: float
+    target: Target,
+    texts: tuple[Tensor, Tensor, Tensor],
+    ids: Tensor,
+    *,
+    n_steps: int,
+    n_epochs: float,
+    batch: int,
+    rate: float,
 ) -> Head:
-    """A head, trained on nine tenths of the texts."""
+    """A head, trained on nine tenths of the texts for `n_steps` (0: n_epochs)."""
     place = torch.full((len(target.output),), -1)
     place[ids] = torch.arange(len(ids))
     n_kept = max(batch, len(texts[0]) // 10)
     training, kept = [part[n_kept:] for part in texts], [part[:n_kept] for part in texts]
     head = Head(target, ids)
-    n_steps = max(1, int(n_epochs * len(training[0]) / batch))
+    n_steps = n_steps or max(1, int(n_epochs * len(training[0]) / batch))
     optimizer = torch.optim.AdamW(head.parameters(), rate, (0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, n_steps, pct_start=min(0.5, 50 / n_steps))
     order, began = list[int](), time.monotonic()
@@ -326,6 +339,20 @@ def save(head: Head, ids: Tensor, path: Path, name: str) -> None:
     writer.close()
 
 
+def difference(target: Path, head: Path, tokens: Tensor, features: Tensor) -> float:
+    """The root mean square difference of the rows of a text, `[n, 3 * n_embd]`, from those that llama.cpp gives.
+
+    Relative to these rows. PyTorch computes in bfloat16.
+    """
+    with closing(Model(ModelConfig(target))) as model, closing(Model(ModelConfig(head))) as own:
+        check_pair(model, own)
+        config = ContextConfig(LENGTH, 1, 1)
+        with closing(Context(model, config)) as context, closing(HeadContext(own, config, context)) as reader:
+            context.decode(tokens.tolist())
+            rows = torch.from_numpy(reader.target_rows(len(tokens)).copy())
+    return float((rows - features.float()).pow(2).mean().sqrt() / rows.pow(2).mean().sqrt())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--target", type=Path, required=True)
@@ -333,6 +360,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1_000_000, help="that the target writes")
     parser.add_argument("--texts", type=Path, help="file to keep them in, or to read them from")
     parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument("--steps", type=int, default=0, help="instead of epochs")
     parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that the head can predict")
     parser.add_argument("--batch", type=int, default=128, help="texts that are written at once")
     parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
@@ -347,9 +375,13 @@ def main() -> None:
             torch.save(texts, options.texts)
     counts = torch.bincount(texts[0].flatten(), minlength=len(target.output))
     ids = counts.topk(options.vocabulary).indices.sort().values
-    head = train(target, texts, ids, n_epochs=options.epochs, batch=16, rate=options.rate)
+    head = train(target, texts, ids, n_steps=options.steps, n_epochs=options.epochs, batch=16, rate=options.rate)
     save(head, ids, options.out, f"EAGLE-3 head of {options.target.stem}")
-    print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB")
+    n = LENGTH // 2
+    differs = difference(options.target, options.out, texts[0][0, :n], texts[1][0, :n])
+    print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; rows differ from llama.cpp's by {differs:.1%}")
+    if differs > MOST:
+        sys.exit("the head was trained on other rows than those that it gets")
 
 
 if __name__ == "__main__":

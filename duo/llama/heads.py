@@ -185,6 +185,10 @@ class HeadContext(Context):
             rows[first + 1 : first + 1 + n, column : column + width] = self._given[address, n]
             column += width
 
+    def target_rows(self, n: int) -> Rows:
+        """The target's rows of the first `n` positions, `[n, width]`; valid until the target decodes."""
+        return self._rows[1 : n + 1]
+
     def follow(self, n_accepted: int) -> None:
         """The text has `n_accepted` tokens, whose hidden rows may be used as soon as the target has decoded them."""
         self._n_accepted = n_accepted

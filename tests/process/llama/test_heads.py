@@ -19,9 +19,12 @@ from duo.llama.gguf_head import Head, check_not_head
 from duo.llama.heads import HeadContext, check_pair
 from duo.llama.model import Model
 from duo.spec.types import Logits
+from tests.command import Argument, duo
 from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35, tiny_step35
+from tests.serving import LeadProcess
 
 DEPTH = 0.06
+TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 PROMPT = "the cat sat on the mat and the dog ran "
 KINDS = ("eagle3", "eagle3 with its own ends", "glm4moe", "glm4moe in a file of its own", "qwen35")
 ASSISTANT = "gemma4-assistant"
@@ -321,6 +324,47 @@ def test_whatever_happens_between_texts(files: dict[str, tuple[Path, Path | None
             assert engine.statistics is not None
             assert engine.statistics.draft is None or engine.statistics.draft.error is None
             text += found
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_grammar_and_logprobs(files: dict[str, tuple[Path, Path | None]], kind: str) -> None:
+    path, draft = files[kind]
+    options: dict[str, Any] = {"n_ctx": 256, "exact": kind != "qwen35", "profile": False, "n_threads": 1}
+    asked: dict[str, Any] = {"max_tokens": 40, "temperature": 0.0, "logprobs": 2, "grammar": "root ::= [ a-d]*"}
+    with load(path, heads="off", **options) as alone, load(path, draft, schedule="sync", **options) as engine:
+        found = [list(one.stream(PROMPT, **asked)) for one in (alone, engine)]
+        assert engine.statistics is not None
+        assert engine.statistics.draft is not None
+        assert engine.statistics.draft.verified > 0
+    texts, logprobs = (
+        [[each for step in steps for each in getattr(step, name)] for steps in found] for name in ("tokens", "logprobs")
+    )
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 40
+    for one, other in zip(*logprobs, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+
+
+def test_a_lead_and_a_chat_of_several_turns(files: dict[str, tuple[Path, Path | None]], tmp_path: Path) -> None:
+    path, draft = tiny_llama(tmp_path / "chat.gguf", n_layer=2, depth=DEPTH, chat_template=TEMPLATE), files["eagle3"][1]
+    assert draft is not None
+    options: list[Argument] = ["-c", "256", "--exact", "--no-profile", "--lookup", "off"]
+    drafting: list[Argument] = ["-md", draft, "--schedule", "sync"]
+    texts = []
+    for more in (["--heads", "off"], drafting):
+        with LeadProcess(path, *options, *more) as lead:
+            messages, found = list[dict[str, str]](), list[str]()
+            for said in ("the cat", "a dog ran", "and the mat"):
+                messages.append({"role": "user", "content": said})
+                answer = lead.post("/v1/chat/completions", messages=messages, max_tokens=24, temperature=0).json()
+                found.append(answer["choices"][0]["message"]["content"])
+                messages.append({"role": "assistant", "content": found[-1]})
+            texts.append(found)
+            assert (lead.n_accepted > 0) == (more is drafting)
+    assert texts[0] == texts[1]
+    run = duo("chat", "-m", path, *options, *drafting, "--temp", "0", "-n", "24", stdin=b"the cat\n")
+    assert run.text.strip() == texts[0][0].strip()
 
 
 @pytest.mark.parametrize("schedule", ["sync", "auto"])
