@@ -118,8 +118,9 @@ class EngineConfig:
         choices=("auto", "off"))
     heads: str = option(
         "auto", "--heads", "Drafting",
-        "auto: without a draft, a model that has a layer for multi-token prediction (MTP) drafts with it where that is "
-        "faster; off: that layer is not loaded. An EAGLE-3 head is given as the draft.", who=_DRAFTED,
+        "auto: a model that has a layer for multi-token prediction (MTP) drafts with it where that is faster than the "
+        "target alone, or than another draft; off: that layer is not loaded. A head in a file of its own is given as "
+        "the draft.", who=_DRAFTED,
         choices=("auto", "off"))
     profile: bool = option(
         True, "--profile/--no-profile", "Drafting",
