@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from duo.config import AUTO_DRAFT, EngineConfig
-from duo.diagnose.measure import SIZES, Meter, Progress
+from duo.diagnose.measure import SIZES, Meter, Progress, check_measurable
 from duo.engine.contexts import draft_context, head_context, target_context, warm_up
 from duo.engine.cores import plan_threads
 from duo.engine.decoder import Decoder
@@ -102,6 +102,7 @@ class DraftComparison:
         """Time a draft, alone and concurrently; let it predict the texts. Raises DuoError: see the class."""
         if not draft.can_roll_back:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
+        check_measurable(draft)
         target, n_target = self._target, self._n_threads
         threads = plan_threads(self._config, drafting=True, target_on=target.places, draft_on=draft.places)
         if draft.head_kind:

@@ -16,8 +16,9 @@ from duo.engine.head_drafter import HeadDrafter
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.translated import TranslatedTarget, Translation
-from duo.errors import DuoError
+from duo.errors import DuoError, ModelError
 from duo.llama.heads import HeadContext
+from duo.llama.model import Model
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
 
@@ -43,6 +44,13 @@ class Stopped(Exception):
 
 class MeasurementError(DuoError):
     """No reliable times could be measured."""
+
+
+def check_measurable(draft: Model) -> None:
+    """Raise ModelError for a draft that cannot decode without its target."""
+    if draft.shares_cache:
+        why = "it reads the target's cache, so it cannot be measured by itself: a run learns whether it pays"
+        raise ModelError(f"{draft.path.name}: {why}")
 
 
 class Meter:

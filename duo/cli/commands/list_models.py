@@ -87,7 +87,7 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
             "quantisation": one.head.quantisation,
             "vocabulary": one.letter,
             "tokens": one.n_tokens,
-            "mtp": has_mtp(one.head),
+            "mtp": has_mtp(one.head) and not head_kind(one.head),
             "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
         }
         for one in models
@@ -107,7 +107,7 @@ def _table(models: Sequence[Listed]) -> list[str]:
             one.head.quantisation,
             f"{one.letter} ({one.n_tokens})",
             ", ".join(
-                [*["MTP"] * has_mtp(one.head)]
+                [*["MTP"] * (has_mtp(one.head) and not head_kind(one.head))]
                 + [str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)]
             ),
         )

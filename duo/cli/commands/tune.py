@@ -14,7 +14,7 @@ from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped
+from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped, check_measurable
 from duo.diagnose.timing import Measurements
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
@@ -63,6 +63,8 @@ def _tune_pair(options: TuneOptions) -> int:
         if slot.draft is None:
             note("one of these models cannot roll back its cache, so a draft cannot be used: omit -md")
             return 0
+        if slot.draft_model is not None:
+            check_measurable(slot.draft_model)
         if slot.profile is None:
             raise UsageError("no directory to save the profile in: set DUO_CONFIG")
         measured = _measure(engine, prompts, options.predict)

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from duo.engine.draft import Draft
+from duo.engine.generation import Sources
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
 from duo.spec.policy import StepCost
@@ -132,3 +134,43 @@ def test_the_targets_threads_are_within_the_free_cores() -> None:
     generation = Writing(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
     assert run(generation) == TEXT[:8]
     assert target.teams == [8, 6, 3, 3, 1, 6, 6, 6], "8: the prompt"
+
+
+class Priced(Draft):
+    """A draft of which so much is known."""
+
+    def __init__(self, gain: float | None, n_tokens: int = 0) -> None:
+        super().__init__(Eager(1, 1))
+        assert self.policy is not None
+        self.policy.gain, self.policy.chooser.n_tokens = gain, n_tokens
+
+
+@pytest.mark.parametrize(
+    ("now", "layer", "n_tokens", "n_room", "used"),
+    [
+        (1.2, 1.3, 64, None, "layer"),
+        (1.2, 1.3, 63, None, "draft"),  # not yet
+        (1.2, 1.3, 64, 63, "draft"),  # nothing would be left to gain
+        (1.3, 1.3, 64, None, "draft"),
+        (1.3, 1.2, 64, None, "draft"),
+        (1.3, None, 64, None, "layer"),  # it is tried
+        (None, 1.3, 64, None, "draft"),  # as is this one
+    ],
+)
+def test_of_two_drafts_the_one_with_the_higher_forecast_is_used(
+    now: float | None, layer: float | None, n_tokens: int, n_room: int | None, used: str
+) -> None:
+    drafts = {"draft": Priced(now, n_tokens), "layer": Priced(layer)}
+    sources = Sources(drafts["draft"], layer=drafts["layer"])
+    assert sources.choose(drafts["draft"], n_room) is drafts[used]
+    exchanged = Sources(drafts["layer"], layer=drafts["draft"])
+    assert exchanged.choose(drafts["draft"], n_room) is drafts[used]
+
+
+@pytest.mark.parametrize(
+    ("draft", "layer", "used"), [(None, None, "layer"), (1.2, None, "draft"), (1.2, 1.3, "layer"), (0.0, 1.0, "layer")]
+)
+def test_a_text_begins_with_the_draft_that_was_better(draft: float | None, layer: float | None, used: str) -> None:
+    drafts = {"draft": Priced(draft), "layer": Priced(layer)}
+    sources = Sources(drafts["draft"], layer=drafts["layer"])
+    assert sources.choose(sources.alone, 100) is drafts[used]
