@@ -201,6 +201,15 @@ class EngineConfig:
     type_v: str = option(
         "f16", "-ctv --cache-type-v TYPE $LLAMA_ARG_CACHE_TYPE_V", "Context",
         "KV cache data type for V; with two models, that of the target.", choices=CACHE_TYPES)
+    n_slots: int = option(
+        4, "--slots -np --parallel N $LLAMA_ARG_N_PARALLEL", "Context",
+        "Number of conversations whose KV caches are kept, that of the last text included; the others are in memory, "
+        "and a request continues the one that it has most in common with. Texts are written one after the other.",
+        who="lead", spellings={"-1": None}, bounds=Bounds(1, 256, "each may take as much memory as the context"))
+    cache_ram: int = option(
+        8192, "-cram --cache-ram MIB $LLAMA_ARG_CACHE_RAM", "Context",
+        "Most memory for conversations that are kept beside the context's, in MiB; -1: no limit.", who="lead",
+        bounds=Bounds(-1, 2**24, "more than any machine has"))
     warmup: bool = option(
         True, "--warmup/--no-warmup $LLAMA_ARG_WARMUP", "Context",
         "Decode a few tokens before the first text, which reads all weights into memory and lets devices compile. Not "

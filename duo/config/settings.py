@@ -42,6 +42,8 @@ class Settings(TypedDict, total=False):
     flash_attn: str
     type_k: str
     type_v: str
+    n_slots: int
+    cache_ram: int
     warmup: bool
     n_predict: int
 

@@ -1,13 +1,17 @@
 """Decoder: the interface of duo.llama.Context that the engine uses. Cache: one whose tokens the next text may use."""
 
 # ruff: noqa: D102 - duo/llama/context.py describes the methods of a Decoder
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from duo.config import LARGE_BATCH
 from duo.errors import RollbackError
 from duo.spec.types import Logits, common_prefix
+
+SavedState = Any  # of the context's: what it takes back, with its size as `nbytes`
 
 
 class Decoder(Protocol):
@@ -39,6 +43,17 @@ class Decoder(Protocol):
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...
 
 
+@runtime_checkable
+class Savable(Protocol):
+    """A decoder that can copy what its cache holds, if `can_save`; whole texts only if it `is_windowed`."""
+
+    can_save: bool
+    is_windowed: bool
+
+    def save(self) -> SavedState: ...
+    def load(self, state: SavedState) -> bool: ...
+
+
 def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
     """Restore a cache that begins with `tokens` to just these, decoding them again if it cannot be rolled back."""
     try:
@@ -62,6 +77,7 @@ class Cache:
 
     context: Decoder
     exact: bool = False  # keep only what a new context would read in batches of the same kind: see kept_exactly()
+    n_prompt: int = 0  # of the tokens; the others are those that were written
     _tokens: Sequence[int] = ()
     _n_large: int = 0  # of them were read in large batches, if `exact`
 
@@ -82,9 +98,51 @@ class Cache:
             self.context.rollback(0)
         return n
 
-    def end(self, tokens: Sequence[int]) -> None:
+    def end(self, tokens: Sequence[int], n_prompt: int = 0) -> None:
         """The text has ended: the cache holds the first `n_past` of `tokens`."""
-        self._tokens = tuple(tokens)
+        self._tokens, self.n_prompt = tuple(tokens), n_prompt
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """What it holds."""
+        return self._tokens[: self.context.n_past]
+
+    def save(self) -> SavedCache:
+        """A copy."""
+        savable = self.savable
+        state = savable.save() if self.tokens and savable is not None else None
+        return SavedCache(self.tokens, self.n_prompt, self._n_large, state)
+
+    @property
+    def savable(self) -> Savable | None:
+        """The context, if it can be saved."""
+        return self.context if isinstance(self.context, Savable) and self.context.can_save else None
+
+    def load(self, saved: SavedCache) -> None:
+        """Hold what was saved; nothing, if llama.cpp cannot restore it."""
+        self.clear()
+        if saved.state is not None and (savable := self.savable) is not None and savable.load(saved.state):
+            self._tokens, self.n_prompt, self._n_large = saved.tokens, saved.n_prompt, saved.n_large
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.context.rollback(0)
+        self._tokens, self.n_prompt, self._n_large = (), 0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCache:
+    """A copy of a Cache."""
+
+    tokens: Sequence[int]
+    n_prompt: int
+    n_large: int
+    state: SavedState | None
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size in memory."""
+        return self.state.nbytes if self.state is not None else 0
 
 
 def n_read_in_large_batches(n_prompt: int, n_batch: int) -> int:

@@ -36,7 +36,7 @@ class LocalDraft(QueuedDraft):
         super().__init__(policy)
         self._translation = translation
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
-        self._cache = cache
+        self.cache = cache
         self._context = cache.context
         self._is_head = is_head
         self._drafter: Drafter | None = None  # between begin() and end()
@@ -70,7 +70,7 @@ class LocalDraft(QueuedDraft):
         metrics.lost_to_translation = 0
         if self._translation is None:
             metrics.vocabulary, self._n_prompt = SHARED, request.session.n_prompt
-            self._cache.begin(text)
+            self.cache.begin(text)
             kind = HeadDrafter if self._is_head else BranchingDrafter if context.n_branches else Drafter
             return kind(context, self._queue, request.guesser, request.session.n_vocab, metrics, text)
         metrics.vocabulary = TRANSLATED
@@ -79,7 +79,7 @@ class LocalDraft(QueuedDraft):
             self._queue, translator, metrics, tentative=lambda: self.policy.schedule is Schedule.SYNC
         )
         self._n_prompt = len(text)
-        self._cache.begin(text)
+        self.cache.begin(text)
         guesser = self._translation.guesser(ends=not request.banned)
         return Drafter(context, side, guesser, context.n_vocab, metrics, text)
 
@@ -97,7 +97,7 @@ class LocalDraft(QueuedDraft):
         if thread is not None and thread.error is not None:
             self._fail(thread.error)
         if self._drafter is not None:
-            self._cache.end(self._drafter.end())
+            self.cache.end(self._drafter.end())
             self._drafter = None
 
     def interrupt(self) -> None:

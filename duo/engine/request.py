@@ -36,6 +36,7 @@ class TextRequest:
     on_prompt: Callable[[int], None] = lambda _: None  # called with the number of prompt tokens decoded so far
     metrics: Metrics = field(default_factory=Metrics)
     sources: Sources | None = None  # of candidates; None: the engine's own
+    reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     n_cached: int = 0  # prompt tokens found in the KV cache
     cancelled: threading.Event = field(default_factory=threading.Event)
     end: Callable[[BaseException | None], None] = lambda _: None  # see Engine.submit()

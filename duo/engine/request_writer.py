@@ -50,6 +50,9 @@ class RequestWriter:
             sources = slot.sources(slot.draft, None if config.is_rejection else slot.remote, lookup=True)
         banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
+        slot.saved.begin(slot.caches, request.prompt)
+        if not request.reuses:
+            cache.clear()
         request.n_cached = cache.begin(request.prompt)
         slot.cores.begin()
         session = Session(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
@@ -62,7 +65,7 @@ class RequestWriter:
             with slot.computing(generation.interrupt):
                 generation.run(request.put, request.cancelled)
         finally:
-            cache.end(session.accepted)
+            cache.end(session.accepted, session.n_prompt)
 
     def cancel(self, request: TextRequest) -> None:
         """End this request after the current decode, or in the middle of its prefill or warm-up."""

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
+from duo.engine.saved_texts import SavedTexts
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import MemoryLimitError, ModelError
 from duo.llama.build import CPU
@@ -112,6 +114,7 @@ class Slot:
         self._is_largest = False  # whether they were made for a text of unknown length
         self.target_cache: Cache | None = None
         self.draft_cache: Cache | None = None
+        self.saved = SavedTexts(config.n_slots, config.cache_ram * 2**20 if config.cache_ram >= 0 else sys.maxsize)
         self._contexts: list[Context] = []
         self._lock = threading.Lock()  # protects the next
         self._abort: Callable[[], None] = lambda: None  # ends what is being computed
@@ -249,9 +252,21 @@ class Slot:
                     time_draft(context, model, threads, policy)
 
     def forget(self) -> None:
-        """Clear the KV caches."""
+        """Clear the KV caches, and those that are saved."""
+        self.saved.clear()
         for context in self._contexts:
             context.rollback(0)
+
+    @property
+    def kept(self) -> list[int]:
+        """Tokens of the text in the contexts, and of those that are kept in memory. From any thread."""
+        return [len(self.target_cache.tokens) if self.target_cache is not None else 0, *self.saved.sizes]
+
+    @property
+    def caches(self) -> list[Cache]:
+        """The target's, and those of local drafts."""
+        layer = self.layer.draft.cache if self.layer is not None and self.layer.draft is not None else None
+        return [cache for cache in (self.target_cache, self.draft_cache, layer) if cache is not None]
 
     def attach(self, remote: ConnectedDrafts) -> None:
         """Use remote drafts from now on; makes contexts for texts of unknown length."""

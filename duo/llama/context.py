@@ -4,7 +4,7 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp
 import numpy as np
@@ -33,6 +33,19 @@ _FIRST_BATCH, _BATCH_S = 32, 1.0  # first size and intended duration of a batch 
 # States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process if its graph has no room for
 # them: that of LFM2-8B-A1B has room for 8, others for 12 and more.
 _MAX_STATES = 6
+
+
+class SavedState(NamedTuple):
+    """A copy of a text's cells, and how many tokens they hold; of a head, also what else it needs."""
+
+    cells: npt.NDArray[np.uint8]
+    n_past: int
+    more: tuple[Any, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self.cells.nbytes + sum(getattr(part, "nbytes", 0) for part in self.more)
 
 
 class Context(Handle):
@@ -79,6 +92,9 @@ class Context(Handle):
         self.n_vocab = model.n_vocab
         self.exact, self.flash_attn = config.exact, config.flash_attn
         self.n_rollback: int | None = None if model.can_roll_back else int(llama_cpp.llama_n_rs_seq(pointer))
+        self.is_windowed = model.head.number("attention.sliding_window") > 0
+        self.can_save = not (self.is_windowed and config.exact)  # of a window, logits are not bit-equal
+        self._floor = self._first = 0  # see load(): tokens that cannot be rolled back; position of the first cell
         self._n_removable = 0  # tokens of the last decode that can be rolled back, if n_rollback is a number
         # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is reserved for the second.
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - config.exact
@@ -220,13 +236,35 @@ class Context(Handle):
             return
         bounded, memory = self.n_rollback is not None, self._memory()
         # Not left to llama.cpp: it may return True after a rollback to a state of an earlier batch.
-        is_possible = not bounded or not n_past or self.n_past - n_past <= self._n_removable
+        is_possible = not n_past or (n_past >= self._floor and not bounded) or self.n_past - n_past <= self._n_removable
+        if not n_past:
+            self._floor = self._first = 0
         removed = is_possible and llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
         first = llama_cpp.llama_memory_seq_pos_min(memory, 0)
         # With a sliding window it may return True without the beginning. A recurrent state has only a last position.
-        if not removed or first != (0 if n_past and not bounded else n_past - 1):
+        if not removed or first != (self._first if n_past and not bounded else n_past - 1):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
         self._past[0] = n_past
+
+    def save(self) -> SavedState:
+        """A copy of the text's cells: one memory block, which load() accepts."""
+        with self.use() as pointer, self.call:
+            state = np.empty(llama_cpp.llama_state_seq_get_size(pointer, 0), np.uint8)
+            n = llama_cpp.llama_state_seq_get_data(pointer, _bytes(state), state.nbytes, 0)
+        return SavedState(state[:n], self.n_past)
+
+    def load(self, state: SavedState) -> bool:
+        """Hold what save() has copied, in consecutive cells, and nothing else. False: llama.cpp cannot restore it.
+
+        Of layers with a window, only that is copied. So none of these tokens can be rolled back then, but all of them.
+        """
+        self.rollback(0)
+        with self.use() as pointer, self.call:
+            restored = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, 0)
+        self._past[0], self._n_removable = state.n_past if restored else 0, 0
+        if self.is_windowed and restored:
+            self._floor, self._first = self.n_past, llama_cpp.llama_memory_seq_pos_min(self._memory(), 0)
+        return bool(restored)
 
     def probe_rollback(self) -> bool:
         """Whether this cache can be rolled back: tries it, with one thread, since a team would slow down others."""
@@ -261,6 +299,10 @@ class Context(Handle):
     def resume(self) -> None:
         """Undo abort()."""
         self._aborted = False
+
+
+def _bytes(array: npt.NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _params(model: Model, config: ContextConfig) -> Any:

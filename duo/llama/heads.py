@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError
-from duo.llama.context import Context, Logits
+from duo.llama.context import Context, Logits, SavedState
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.gguf_head import n_mtp, shape_of
 from duo.llama.model import Model
@@ -258,6 +258,20 @@ class HeadContext(Context):
         if status:
             raise DecodeAborted("aborted") if status == _ABORTED else DecodeError(_FAILED.format(n, status))
         return _array(self._call.llama_get_embeddings_nextn(self.pointer), n, self._inputs.shape[1])
+
+    def save(self) -> SavedState:
+        """See Context.save(): with the rows that belong to its text, and to the target's."""
+        n = max(self.n_past, self._target.n_past) + 1
+        rows, own = self._rows[:n].copy(), self._own[: self.n_past + 1].copy()
+        return super().save()._replace(more=(rows, own, self._depths[: self.n_past + 1], self._n_real))
+
+    def load(self, state: SavedState) -> bool:
+        """See Context.load()."""
+        restored = super().load(state)
+        rows, own, depths, n_real = state.more
+        self._rows, self._own = _grown(rows, len(self._rows)), _grown(own, len(self._own))
+        self._depths, self._n_real = [*depths], n_real if restored else 0
+        return restored
 
     def skip(self, n: int) -> None:
         """Leave out the next `n` tokens, and forget those before them: the head knows only what follows."""

@@ -72,6 +72,7 @@ class TextBody(msgspec.Struct):
     functions: list[msgspec.Raw] | None = None
     echo: bool | None = None
     suffix: str | None = None
+    cache_prompt: bool | None = None  # whether tokens that are in a cache already are used
     duo: bool | None = None  # whether each chunk of a stream tells where its characters come from
 
 

@@ -48,6 +48,7 @@ class Endpoints:
             "/v1/models": self._models,
             "/v1/models/{name:path}": self._models,
             "/props": self._props,
+            "/slots": self._slots,
             "/metrics": self._metrics,
             ROUTE: self._upgrade,
         }
@@ -105,12 +106,12 @@ class Endpoints:
         return json_response(
             {
                 "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
-                "total_slots": 1,
+                "total_slots": slot.config.n_slots,
                 "model_alias": self._service.model_name,
                 "model_path": model.path.name,  # clients need not know the folder
                 "model_ftype": model.quantisation,
                 "modalities": {"vision": False, "audio": False, "video": False},
-                "endpoint_slots": False,
+                "endpoint_slots": True,
                 "endpoint_props": False,
                 "endpoint_metrics": True,
                 "chat_template": model.head.text("tokenizer.chat_template"),
@@ -119,6 +120,18 @@ class Endpoints:
                 "build_info": f"duo {__version__}",
                 "is_sleeping": False,
             }
+        )
+
+    async def _slots(self, _: Request) -> Response:
+        """GET /slots: the conversations that are kept, the most recent one first; llama-server's fields."""
+        service, slot = self._service, self._service.engine.slot
+        sizes = [*slot.kept, *slot.config.n_slots * [0]][: slot.config.n_slots]
+        runs = [service.n_texts > 0] + [False] * (len(sizes) - 1)
+        return json_response(
+            [
+                {"id": i, "n_ctx": slot.n_ctx, "is_processing": is_running, "n_prompt_tokens": n}
+                for i, (n, is_running) in enumerate(zip(sizes, runs, strict=True))
+            ]
         )
 
     async def _upgrade(self, _: Request) -> Response:

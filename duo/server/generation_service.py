@@ -110,7 +110,7 @@ class GenerationService:
                 self.unfinished.pop(text, None)
                 steps.end(error)
 
-        text = TextRequest(wanted.prompt, wanted.config, put)
+        text = TextRequest(wanted.prompt, wanted.config, put, reuses=wanted.body.cache_prompt is not False)
         number = self.unfinished[text] = next(self._numbers)
         try:
             engine.submit(text, end)

@@ -170,13 +170,25 @@ def answer(lead: LeadProcess, *said: str, **more: Any) -> tuple[str, dict[str, A
 def test_a_second_turn_is_read_from_the_cache(lead: LeadProcess) -> None:
     first, usage = answer(lead, FRUIT)
     found = []
-    for _ in range(2):
-        found.append(answer(lead, FRUIT, first, "Another one, please."))
-        lead.write("1, 2, 3,", 2)  # which leaves nothing of it in the cache
-    (cached, others), (again, none) = found
-    assert others["prompt_tokens_details"]["cached_tokens"] >= usage["prompt_tokens"]
+    for more in ({}, {}, {"cache_prompt": False}):
+        found.append(answer(lead, FRUIT, first, "Another one, please.", **more))
+        lead.write("1, 2, 3,", 2)  # which the first conversation is kept beside
+    (one, n_one), (two, n_two), (again, none) = found
+    assert n_one["prompt_tokens_details"]["cached_tokens"] >= usage["prompt_tokens"]
+    assert n_two["prompt_tokens_details"]["cached_tokens"] >= n_one["prompt_tokens"] - 1
     assert none["prompt_tokens_details"]["cached_tokens"] == 0
-    assert cached == again
+    assert one == two == again
+
+
+def test_the_slots(lead: LeadProcess) -> None:
+    for prompt in ("1, 2, 3, " * 20, "a, b, c, " * 20):
+        lead.write(prompt, 2)
+    slots = get(lead, "/slots").json()
+    assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
+    assert all(slot["n_ctx"] == slots[0]["n_ctx"] and not slot["is_processing"] for slot in slots)
+    kept = [slot["n_prompt_tokens"] for slot in slots]
+    assert sum(n > 40 for n in kept) >= 2
+    assert get(lead, "/props").json()["total_slots"] == 4
 
 
 def test_a_schema_holds_for_one_request(lead: LeadProcess) -> None:

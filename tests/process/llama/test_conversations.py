@@ -1,0 +1,130 @@
+"""Several conversations, whose KV caches are kept: what is read again, and that texts are as with one."""
+
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duo import Engine, load
+from tests.gguf_files import (
+    tiny_assistant,
+    tiny_eagle3,
+    tiny_gemma,
+    tiny_gemma4,
+    tiny_glm,
+    tiny_llama,
+    tiny_qwen35,
+    tiny_step35,
+)
+
+DEPTH = 0.06
+Pair = tuple[Path, Path | None]
+
+
+def make(kind: str, folder: Path) -> Pair:
+    target, draft = folder / "target.gguf", folder / "draft.gguf"
+    match kind:
+        case "draft":
+            return tiny_llama(target, n_layer=2, depth=DEPTH), tiny_llama(draft, depth=DEPTH)
+        case "another vocabulary":
+            return tiny_llama(target, depth=DEPTH), tiny_llama(draft, words=("▁the", "▁cat", "a", "b", "▁"))
+        case "window":
+            return tiny_gemma(target, window=16, depth=DEPTH), tiny_llama(draft, depth=DEPTH)
+        case "eagle3":
+            return tiny_llama(target, n_layer=2, depth=DEPTH), tiny_eagle3(draft, depth=DEPTH)
+        case "mtp":
+            return tiny_glm(target, depth=DEPTH), None
+        case "mtp and draft":
+            return tiny_glm(target, depth=DEPTH), tiny_llama(draft, depth=DEPTH)
+        case "chain":
+            return tiny_step35(target, depth=DEPTH), None
+        case "assistant":
+            return tiny_gemma4(target, depth=DEPTH), tiny_assistant(draft, depth=DEPTH)
+    return tiny_qwen35(target, depth=DEPTH, mtp=True), None
+
+
+KINDS = (
+    "draft", "another vocabulary", "window", "eagle3", "mtp", "mtp and draft", "chain", "assistant", "hybrid",
+)  # fmt: skip
+NOT_EXACT = ("window", "chain", "assistant", "hybrid")
+
+
+def write(engine: Engine, text: list[int], n_taken: int, **options: Any) -> tuple[list[int], int]:
+    """The first `n_taken` tokens, or a few more; and how many of the prompt were in a cache."""
+    found = list[int]()
+    with closing(engine.stream(text, ignore_eos=True, **options)) as stream:
+        for step in stream:
+            found += step.tokens
+            if len(found) >= n_taken:
+                break
+    return found, stream.request.n_cached
+
+
+@pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_are_as_if_each_were_read_anew(kind: str, schedule: str, tmp_path: Path) -> None:
+    path, draft = make(kind, tmp_path)
+    dice = random.Random(f"{kind} {schedule}")
+    options: dict[str, Any] = {"n_ctx": 320, "profile": False, "n_threads": 1, "draft_n_threads": 1}
+    options["exact"] = kind not in NOT_EXACT
+    n_returns, last = 0, None
+    with (
+        load(path, heads="off", schedule="off", n_slots=1, lookup="off", **options) as alone,
+        load(path, draft, schedule=schedule, n_slots=3, **options) as engine,
+    ):
+        begun = [dice.randrange(3, 270) for _ in range(30)]  # that several have in common
+        texts = [begun + [dice.randrange(3, 270) for _ in range(60)] for _ in range(4)]
+        for i in range(50):
+            which = dice.choice([0, 0, 1, 1, 2, 3])
+            text = texts[which]
+            if dice.random() < 0.2 or len(text) > 250:
+                text = text[: dice.randrange(40, 91)]
+            text = text + [dice.randrange(3, 270) for _ in range(dice.randrange(1, 20))]
+            sampling = dice.choice([{"temperature": 0.0}, {"temperature": 0.9, "seed": i}])
+            n, n_taken = dice.choice([1, 5, 30]), dice.choice([1, 1000, 1000])
+            found, n_reused = write(engine, text, n_taken, max_tokens=n, **sampling)
+            expected, _ = write(alone, text, 1000, max_tokens=n, **sampling)
+            assert found == expected[: len(found)]
+            assert len(found) == len(expected) or n_taken < 1000
+            assert engine.statistics is not None
+            assert engine.statistics.draft is None or engine.statistics.draft.error is None
+            n_returns += n_reused > len(begun) and which != last
+            texts[which], last = text + found, which
+    assert n_returns > 0
+
+
+def n_cached(engine: Engine, text: list[int]) -> int:
+    with closing(engine.stream(text, max_tokens=2, ignore_eos=True)) as stream:
+        list(stream)
+        return stream.request.n_cached
+
+
+def test_which_conversations_are_kept(tmp_path: Path) -> None:
+    dice = random.Random(1)
+
+    def some(n: int) -> list[int]:
+        return [dice.randrange(3, 270) for _ in range(n)]
+
+    path = tiny_llama(tmp_path / "target.gguf")
+    with load(path, n_ctx=512, profile=False, n_slots=3, lookup="off") as engine:
+        texts = [some(100) for _ in range(3)]
+        for text in texts:
+            assert n_cached(engine, text) == 0
+        for text in texts:
+            assert n_cached(engine, text + some(10)) >= 100  # the next turn
+        assert n_cached(engine, some(100)) == 0  # a fourth one, for which the one used least recently makes room
+        assert n_cached(engine, texts[0]) == 0
+        assert n_cached(engine, texts[2] + some(5)) >= 100
+        branch = texts[2][:60] + some(40)  # of which the beginning is shared: the original stays
+        assert n_cached(engine, branch) == 60
+        assert n_cached(engine, texts[2] + some(5)) >= 100
+        assert n_cached(engine, some(8)) == 0  # a short request
+        assert n_cached(engine, texts[2] + some(5)) >= 100
+        engine.call(lambda slot: slot.forget())
+        assert n_cached(engine, texts[2]) == 0
+    with load(path, n_ctx=512, profile=False, n_slots=3, cache_ram=0, lookup="off") as engine:
+        assert n_cached(engine, texts[0]) == 0
+        assert n_cached(engine, texts[1]) == 0
+        assert n_cached(engine, texts[0]) == 0  # there is no memory for it
