@@ -23,7 +23,7 @@ from duo.errors import ModelError, UsageError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_head import Head, check_not_head
+from duo.llama.gguf_head import Head, check_not_head, head_kind
 from duo.llama.heads import check_pair
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
@@ -144,8 +144,7 @@ def _load(
             translation = Translation(target, draft)
         elif draft_config is None and target.has_mtp:
             draft = _mtp(target)
-        # Beside a head, there is room for the hidden rows of one.
-        has_layer = target.has_mtp and draft not in (None, target) and not draft.head_kind and _mtp(target) is not None
+        has_layer = target.has_mtp and draft not in (None, target) and _mtp(target) is not None
         profile = _profile(config, 2 * configs if draft is target else configs)
         if draft_config is not None and draft is None:  # on RPC servers
             drafts = drafts or RemoteDrafts()
@@ -154,7 +153,9 @@ def _load(
                 drafts.learned[draft_config.path.stem] = learned
         slot = Slot(target, draft, config, drafts, profile, translation)
         if has_layer:
-            slot.add_layer(_profile(config, 2 * configs[:1]))
+            # Its times are those with the target's own threads, unless others were tuned for the pair.
+            is_tuned = profile is not None and bool(kept_threads(profile.load()))
+            slot.add_layer(None if is_tuned else _profile(config, 2 * configs[:1]))
         if profile is not None:
             stack.callback(_keep, profile, slot, draft_config, drafts)
         return Engine(slot, stack.pop_all())
@@ -193,7 +194,8 @@ def _find(
                 check_gguf(Path(local))  # before anything is downloaded
         path = find_model(name, offline=config.offline)
         draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
-    target = config.target_model(path, has_draft=draft_path is not None)
+    has_head = draft_path is not None and bool(head_kind(Head(draft_path)))
+    target = config.target_model(path, has_draft=draft_path is not None, has_head=has_head)
     draft = config.draft_model(draft_path) if draft_path is not None else None
     for part in [*target.shards, *(draft.shards if draft is not None else ())]:
         check_gguf(part)

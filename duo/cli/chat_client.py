@@ -146,11 +146,11 @@ class Server:
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         # A client for each request: httpx may lose the connection of one that KeyboardInterrupt ends. Proxies cannot
         # reach loopback addresses; loading certificates takes time.
-        self._client = partial(
-            httpx.Client, base_url=parsed, headers=headers, verify=parsed.scheme == "https",
-            trust_env=parsed.host not in LOOPBACK_NAMES,
-        )  # fmt: skip
         try:
+            self._client = partial(
+                httpx.Client, base_url=parsed, headers=headers, trust_env=parsed.host not in LOOPBACK_NAMES,
+                verify=httpx.create_ssl_context() if parsed.scheme == "https" else False,
+            )  # fmt: skip
             self._client().close()
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
             raise ServerError(

@@ -39,6 +39,8 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     plan_threads(options.engine, drafting=False)  # checks them before anything is downloaded
     target, draft = options.model_names()
     config = replace(with_servers(options), n_predict=n_predict)
+    if options.has_draft and not isinstance(options, GenerationOptions):  # it is the draft that is measured
+        config = replace(config, heads="off")
     is_rejection = isinstance(options, GenerationOptions) and options.generation.is_rejection
     if is_rejection and (config.back_port is not None or config.draft_rpc_servers):
         raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")

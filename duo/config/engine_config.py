@@ -228,13 +228,14 @@ class EngineConfig:
         if self.exact and self.flash_attn == "off":
             raise UsageError("exact needs flash attention: it cannot be off", "exact")
 
-    def target_model(self, path: Path, *, has_draft: bool) -> ModelConfig:
-        """The target's weights and layers."""
+    def target_model(self, path: Path, *, has_draft: bool, has_head: bool = False) -> ModelConfig:
+        """The target's weights and layers. `has_head`: the draft is a head, beside which no MTP layer is used."""
         # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
         uses_gpus = not (self.rpc_servers and has_draft and not self.draft_rpc_servers)
         shares = tuple(self.tensor_split)
         more: dict[str, Any] = {"split_mode": self.split_mode, "tensor_split": shares, "main_gpu": self.main_gpu}
-        is_wanted = self.schedule == "auto" or not has_draft  # a schedule is forced on the draft that was given
+        # A schedule is forced on the draft that was given.
+        is_wanted = not has_draft or not (self.schedule != "auto" or has_head or self.draft_rpc_servers)
         more["heads"] = is_wanted and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
         return self._model(path, "", uses_gpus=uses_gpus, **more)
 

@@ -15,6 +15,7 @@ from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import ModelError, PromptError
 from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
+from duo.llama.gguf_head import n_mtp
 from duo.llama.heads import check_pair
 from duo.llama.model import Model
 from duo.spec.calibration import N_DEPTHS
@@ -100,7 +101,7 @@ class DraftComparison:
 
     def measure_draft(self, draft: Model, show: Progress) -> DraftFigures:
         """Time a draft, alone and concurrently; let it predict the texts. Raises DuoError: see the class."""
-        if not draft.can_roll_back:
+        if not draft.head_kind and not draft.can_roll_back:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
         check_measurable(draft)
         target, n_target = self._target, self._n_threads
@@ -122,7 +123,8 @@ class DraftComparison:
             found.target = self._measured.target
             if draft.head_kind:
                 found.n_depths = N_DEPTHS
-                found.schedules = ALL if threads.separate_devices else (Schedule.SYNC, Schedule.OFF)
+                is_apart = threads.separate_devices and n_mtp(draft.head) == 1
+                found.schedules = ALL if is_apart else (Schedule.SYNC, Schedule.OFF)
             found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])
         policy = found.policy(n_target, threads.concurrent, self.n_max)
         return DraftFigures(translation is not None, policy, found.acceptance, len(found.scores))

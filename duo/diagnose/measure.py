@@ -71,6 +71,8 @@ class Meter:
     ) -> None:
         self.doubts = ""  # why the times are not reliable; empty: they are
         self._target, self._draft = target, draft
+        if isinstance(draft, HeadContext):
+            draft.follow(draft.n_ctx)  # all that the target decodes is accepted
         self._progress, self._stop, self._note = progress, stop, note
         self._told = False  # that other programs compute
         self._sizes: Sequence[int] = SIZES

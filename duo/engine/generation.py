@@ -1,5 +1,6 @@
 """Generation: the target's loop for one text: candidates, decode, verify, roll back, commit."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,25 +49,31 @@ class Sources:
     alone: Draft = field(default_factory=Draft)  # the target without a draft
     layer: Draft | None = None  # the MTP layer of the target, beside the draft
 
-    def choose(self, now: Draft, n_room: int | None = None) -> Draft:
-        """The draft to use, after `now`, with room for `n_room` tokens (None: no limit)."""
+    def choose(self, now: Draft, request: DraftRequest) -> Draft:
+        """The draft to use for this text, after `now`."""
         found = self.preferred.choose(has_other=self.draft is not None) if self.preferred is not None else None
-        local = self.draft
+        local = self.draft or self.layer
         if self.draft is not None and self.layer is not None:
-            local = _faster(now, self.draft, self.layer, n_room)
+            local = _faster(now, self.draft, self.layer, request)
         return found or local or self.alone
 
 
-def _faster(now: Draft, draft: Draft, layer: Draft, n_room: int | None) -> Draft:
-    """Of two local drafts, the one with the higher forecast over the target alone. Both are tried."""
-    gains = {each: each.policy.gain if each.policy is not None else None for each in (layer, draft)}
+def _faster(now: Draft, draft: Draft, layer: Draft, request: DraftRequest) -> Draft:
+    """Of two local drafts, the one with the higher forecast over the target alone; first one that is not known yet."""
+    gains = {each: each.policy.gain if each.policy is not None else 0.0 for each in (draft, layer)}
     if now not in gains or now.policy is None:
-        return max(gains, key=lambda each: gains[each] or 0.0)
+        return max(gains, key=lambda each: math.inf if gains[each] is None else gains[each] or 0.0)
     other = layer if now is draft else draft
     here, there, least = gains[now], gains[other], DEFAULT.horizon // 4  # tokens that a draft is used for, once begun
-    if here is None or now.policy.chooser.n_tokens < least or (n_room is not None and n_room < least):
+    n_room = DEFAULT.horizon if request.ending.n_room is None else request.ending.n_room
+    if here is None or other.policy is None or now.policy.chooser.n_tokens < least or n_room < least:
         return now
-    return other if there is None or there > here * (1 + DEFAULT.least_gain) else now
+    if there is None:
+        return other
+    # What the other one has to read first must pay.
+    saved_s = n_room * now.policy.alone.target_s(1) * (1 / max(here, 1.0) - 1 / max(there, 1.0))
+    pays = saved_s > len(request.session.accepted) * other.policy.read_s
+    return other if pays and there > here * (1 + DEFAULT.least_gain) else now
 
 
 @dataclass(eq=False)
@@ -104,7 +111,7 @@ class Generation:
         try:
             if self.sources.preferred is not None:
                 self.sources.preferred.begin()
-            self._use(self.sources.choose(self.draft))
+            self._use(self.sources.choose(self.draft, self.request))
             self._prefill(stop)
             while ending.reason is None and not stop.is_set():
                 if (step := self._step()) is not None:
@@ -168,7 +175,7 @@ class Generation:
 
     def _candidates(self, n_room: int) -> tuple[Sequence[Guess], Origin, Schedule]:
         """The candidates to verify now, where they come from, and the schedule."""
-        self._use(self.sources.choose(self.draft, self._ending.n_room))
+        self._use(self.sources.choose(self.draft, self.request))
         start = self._now()
         (candidates, source), schedule = self._compare(n_room), self.draft.schedule
         if (n := self.draft.n_target_threads) != self._n_threads:

@@ -7,9 +7,6 @@ from duo.spec.calibration import at_depth
 from duo.spec.constants import DEFAULT
 from duo.spec.types import Guess, Logits
 
-# Tokens of a long text that a head reads: its output takes as long as its layer, and llama.cpp computes it for each.
-_LATEST = 512
-
 
 class HeadDrafter(Drafter):
     """A Drafter that tells its context which tokens are accepted, and the policy how deep a candidate is.
@@ -23,6 +20,8 @@ class HeadDrafter(Drafter):
     def _reconcile(self) -> None:
         super()._reconcile()
         self.context.follow(self._n_seen)
+        if (n_old := self._n_seen - self.context.n_past - DEFAULT.latest) > 0:
+            self.context.skip(n_old)
 
     def _guess(self, logits: Logits, position: int) -> Guess:
         guess = super()._guess(logits, position)
@@ -45,12 +44,8 @@ class HeadDrafter(Drafter):
         return n if n >= DEFAULT.read_least else 0, self._now() - start
 
     def _catch_up(self, n_left: int) -> int:
-        """Decode what is new of the text except for its last `n_left` tokens, or the latest of it. Returns how many."""
-        fresh = self._tokens[self.context.n_past : -n_left]
-        if len(fresh) > _LATEST:
-            self.context.skip(len(fresh) - _LATEST)
-            fresh = fresh[-_LATEST:]
-        if fresh:
+        """Decode what is new of the text except for its last `n_left` tokens. Returns how many."""
+        if fresh := self._tokens[self.context.n_past : -n_left]:
             decode_all(self.context, fresh, 0)
         return len(fresh)
 

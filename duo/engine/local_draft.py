@@ -13,6 +13,7 @@ from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.queue import Drafted, QueuedDraft, State, is_looked_up
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
+from duo.llama.heads import HeadContext
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Proposal
@@ -160,7 +161,8 @@ class LocalDraft(QueuedDraft):
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""
         assert self._drafter is not None
-        n_most = max(self.threads.draft)
+        is_layer = isinstance(self._context, HeadContext) and self._context.is_layer
+        n_most = self.threads.target if is_layer else max(self.threads.draft)
         self._context.set_threads(min(self.policy.n_draft_threads, n_most), self.threads.target)
         try:
             act(self._drafter)

@@ -84,10 +84,7 @@ class Slot:
         planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
         self.threads = tuned_threads(planned, config, kept)
         # The layers of an MTP target compute where the target does.
-        depth = n_mtp(draft.head) if self.uses_head and draft is not None else 1
-        if depth > 1:
-            self.drafting = replace(self.drafting, n_max=min(depth, self.drafting.n_max))
-        shares = draft is target or depth > 1 or (draft is not None and draft.shares_cache)
+        shares = draft is target or (draft is not None and (draft.shares_cache or n_mtp(draft.head) > 1))
         is_forced = self.drafting.schedule != "auto" or self.threads.separate_devices
         self.in_turns = self.uses_head and (shares or not is_forced)
         is_async = Schedule.ASYNC in schedules_of(self.drafting) and not self.in_turns
@@ -121,9 +118,10 @@ class Slot:
 
     def add_layer(self, profile: Profile | None) -> None:
         """Let the MTP layer of the target draft, too, where it is faster; `profile`: of the target with it."""
+        drafting, depth = replace(self.drafting, branches=0), n_mtp(self.target.head)
         policy = policy_for(
-            replace(self.drafting, branches=0), self.threads.draft, in_turns=True, n_depths=N_DEPTHS,
-            aborts=self.target.places == {CPU},
+            replace(drafting, n_max=min(depth, drafting.n_max)) if depth > 1 else drafting, (self.threads.target,),
+            in_turns=True, n_depths=N_DEPTHS, aborts=self.target.places == {CPU},
         )  # fmt: skip
         policy.restore_kept((profile.load() if profile is not None else {}).get("policy"))
         self.layer = Layer(policy, ProfileRecorder(policy, self._n_busiest), profile)
@@ -144,6 +142,8 @@ class Slot:
 
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
+        if self.uses_head and self.draft_model is not None and (depth := n_mtp(self.draft_model.head)) > 1:
+            drafting = replace(drafting, n_max=min(depth, drafting.n_max))
         return policy_for(
             drafting if self.n_branches else replace(drafting, branches=0),
             self.threads.draft,
@@ -195,7 +195,7 @@ class Slot:
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
-        head = self._head_context(self.target, threads, target) if draft is not None and self.layer else None
+        head = self._head_context(self.target, threads, target) if n_max and self.layer is not None else None
         self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
             with self.watching():
@@ -245,11 +245,12 @@ class Slot:
             n_most = n_max if draft is not None or self.remote is not None else 1
             warm_up(target, self.target, n_most + 1, n_most + 1)
             of_layer = head, self.target, self.layer.policy if self.layer is not None else self.policy
-            for context, model, policy in ((draft, self.draft_model, self.policy), of_layer):
+            own = replace(threads, draft=(threads.target,))
+            for (context, model, policy), used in (((draft, self.draft_model, self.policy), threads), (of_layer, own)):
                 if context is not None and model is not None:
                     warm_up(context, model, 2)
                     policy.use_cores(self.cores.limit)
-                    time_draft(context, model, threads, policy)
+                    time_draft(context, model, used, policy)
 
     def forget(self) -> None:
         """Clear the KV caches, and those that are saved."""

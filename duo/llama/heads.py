@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError
+from duo.llama.build import CPU
 from duo.llama.context import Context, Logits, SavedState
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.gguf_head import n_mtp, shape_of
@@ -87,8 +88,9 @@ def check_pair(target: Model, head: Model) -> None:
         made_for, given = shape_of(head.head), shape_of(target.head)
         if made_for != given:
             raise ModelError(f"{name}: the MTP head of {made_for}, {target.path.name} is {given}")
-        if head.shares_cache and head.places != target.places:
-            raise ModelError(f"{name}: it uses the cache of {target.path.name}: {_ALIKE}")
+        if head.shares_cache and (target.is_remote or not target.places - {CPU} <= head.places):
+            where = "which must not be on RPC servers" if target.is_remote else _ALIKE
+            raise ModelError(f"{name}: it uses the cache of {target.path.name}: {where}")
         return
     if architecture not in _GIVE_LAYERS:
         raise ModelError(f"{name}: llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model")
@@ -131,6 +133,7 @@ class HeadContext(Context):
         self.n_rollback = None  # its layers have attention only
         # An EAGLE-3 head begins with the second token: position i of the text is i - 1 of its cache.
         self._shift = int(self.is_eagle3)
+        self.is_layer = model is target.model
         self._target, self._n_accepted, self._n_real = target, 0, 0
         self._given: dict[tuple[int, int], Rows] = {}  # llama.cpp's memory of the target's rows
         self._is_lost = False  # whether llama.cpp has returned no rows of the target
@@ -358,6 +361,8 @@ class ChainedHeadContext(HeadContext):
         return rows
 
     def _decode_chain(self, tokens: Sequence[int], n_rows: int) -> Logits:
+        if len(self._chain) + len(tokens) > self._n_outputs_max:
+            raise DecodeError(f"more than {self._n_outputs_max} candidates in a row by {self._n_mtp} layers")
         self._chain += tokens
         end = self.n_past + len(tokens)
         base, layer = end - len(self._chain), min(len(self._chain), self._n_mtp) - 1

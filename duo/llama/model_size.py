@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from duo.config import ContextConfig, ModelConfig
-from duo.llama.gguf_head import MAX_LAYERS, Head
+from duo.llama.gguf_head import ASSISTANT, MAX_LAYERS, Head, head_kind
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 # A layer with tensors of the first kind and none of the second is recurrent: it has no KV cache.
@@ -118,4 +118,8 @@ def _cache_widths(head: Head, names: Iterable[str], n_layer: int) -> tuple[tuple
     heads_kv = heads_kv * n_layer if len(heads_kv) == 1 else [*heads_kv, *[0] * n_layer]
     kinds = {match.groups() for match in map(_KIND.search, names) if match}
     recurrent = {int(i) for i, kind in kinds if kind == "ssm_" and (i, "attn_k.") not in kinds}
+    if head.architecture == ASSISTANT:  # it has no cache
+        return n_layer * ((0, 0),)
+    if head_kind(head, set(names)):  # nor has it the layers of its target
+        recurrent |= set(range(n_layer)) - {int(match[1]) for match in map(_LAYER.search, names) if match}
     return tuple((0, 0) if i in recurrent else (k * n, v * n) for i, n in enumerate(heads_kv[:n_layer]))

@@ -54,6 +54,7 @@ class PolicyConfig:
     read_least: int = 16  # and tokens in a batch from which it is learned
     # Shares of the candidates by confidence (see Calibration): of SmolLM2 and TinyLlama with their Q4_0.
     shares: tuple[float, ...] = (0.08, 0.07, 0.1, 0.08, 0.08, 0.13, 0.12, 0.16, 0.18)
+    latest: int = 512  # tokens of a long text that a head reads: its output takes as long as its layer, for each
     deeper: float = 0.8  # a head's chance with a row of its own, relative to that with one of the target
     # Where a candidate is wrong, how often the target's token is the draft's second, third or fourth choice.
     ranks: tuple[float, ...] = (0.55, 0.15, 0.06)

@@ -298,7 +298,8 @@ class Learner(PairModel):
         if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
             reads = not self.separate_devices or self.n_depths > 1  # a head cannot read during the prefill
-            entry_s = 0.0 if not reads else self._n_unread * self.read_s * (1 + self._looked_up.value)
+            n_unread = min(self._n_unread, DEFAULT.latest) if self.n_depths > 1 else self._n_unread
+            entry_s = 0.0 if not reads else n_unread * self.read_s * (1 + self._looked_up.value)
             self.chooser.review(estimates, entry_s, untried)
         self._forecast = found[self.schedule]
 

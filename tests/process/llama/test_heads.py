@@ -18,6 +18,7 @@ from duo.llama.context import Context
 from duo.llama.gguf_head import Head, check_not_head
 from duo.llama.heads import HeadContext, check_pair
 from duo.llama.model import Model
+from duo.llama.model_size import model_size
 from duo.spec.types import Logits
 from tests.command import Argument, duo
 from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35, tiny_step35
@@ -204,6 +205,12 @@ def test_a_head_is_no_target_and_needs_one_in_its_process(
         load(head)
     with pytest.raises(ModelError, match=f"an {name} head: it reads"):
         check_not_head(Head(head))
+
+
+def test_the_cache_of_a_head_has_the_layers_of_the_head_only(files: dict[str, tuple[Path, Path | None]]) -> None:
+    for kind, n_cached in (("glm4moe in a file of its own", 1), (ASSISTANT, 0), (CHAIN, 5)):
+        path = files[kind][1] or files[kind][0]
+        assert sum(k > 0 for k, _ in model_size(ModelConfig(path)).cache_widths) == n_cached
 
 
 def test_an_mtp_head_of_another_model(files: dict[str, tuple[Path, Path | None]]) -> None:

@@ -174,7 +174,7 @@ class Writing(Generation):
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""
-        self._use(self.sources.choose(self.draft))
+        self._use(self.sources.choose(self.draft, self.request))
         while self._ending.reason is None:
             if (step := self._step()) is not None:
                 yield step

@@ -12,7 +12,7 @@ from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, run
+from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_request, run
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -143,6 +143,9 @@ class Priced(Draft):
         super().__init__(Eager(1, 1))
         assert self.policy is not None
         self.policy.gain, self.policy.chooser.n_tokens = gain, n_tokens
+        for _ in range(3):
+            self.policy.alone.add_target(1, 0.1)
+            self.policy.alone.add_draft(0.01)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,7 @@ class Priced(Draft):
         (1.2, 1.3, 64, None, "layer"),
         (1.2, 1.3, 63, None, "draft"),  # not yet
         (1.2, 1.3, 64, 63, "draft"),  # nothing would be left to gain
+        (1.2, 1.23, 64, 64, "draft"),  # nor would it pay to read the text
         (1.3, 1.3, 64, None, "draft"),
         (1.3, 1.2, 64, None, "draft"),
         (1.3, None, 64, None, "layer"),  # it is tried
@@ -161,16 +165,18 @@ def test_of_two_drafts_the_one_with_the_higher_forecast_is_used(
     now: float | None, layer: float | None, n_tokens: int, n_room: int | None, used: str
 ) -> None:
     drafts = {"draft": Priced(now, n_tokens), "layer": Priced(layer)}
-    sources = Sources(drafts["draft"], layer=drafts["layer"])
-    assert sources.choose(drafts["draft"], n_room) is drafts[used]
-    exchanged = Sources(drafts["layer"], layer=drafts["draft"])
-    assert exchanged.choose(drafts["draft"], n_room) is drafts[used]
+    request = make_request(make_ending(-1 if n_room is None else n_room), PROMPT * 40)
+    assert Sources(drafts["draft"], layer=drafts["layer"]).choose(drafts["draft"], request) is drafts[used]
+    assert Sources(drafts["layer"], layer=drafts["draft"]).choose(drafts["draft"], request) is drafts[used]
 
 
 @pytest.mark.parametrize(
-    ("draft", "layer", "used"), [(None, None, "layer"), (1.2, None, "draft"), (1.2, 1.3, "layer"), (0.0, 1.0, "layer")]
+    ("draft", "layer", "used"),
+    [(None, None, "draft"), (1.2, None, "layer"), (None, 1.2, "draft"), (1.2, 1.3, "layer"), (1.0, 1.0, "draft")],
 )
-def test_a_text_begins_with_the_draft_that_was_better(draft: float | None, layer: float | None, used: str) -> None:
+def test_a_text_begins_with_a_draft_that_is_not_known_or_the_better_one(
+    draft: float | None, layer: float | None, used: str
+) -> None:
     drafts = {"draft": Priced(draft), "layer": Priced(layer)}
     sources = Sources(drafts["draft"], layer=drafts["layer"])
-    assert sources.choose(sources.alone, 100) is drafts[used]
+    assert sources.choose(sources.alone, make_request(make_ending(100))) is drafts[used]
