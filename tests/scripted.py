@@ -145,6 +145,7 @@ class ScriptedSlot:
                 request.put(Step(tuple(tokens[: len(pieces)]), len(pieces) - 1, pieces, logprobs=logprobs))
             if metrics.stop != INTERRUPTED:
                 break
+        request.stopped_by = ending.stopped_by
         self._cached, self._running = prompt + written[:-1], None
 
     def _step(self, request: TextRequest, ending: Ending, tokens: Sequence[int]) -> tuple[bytes, ...]:

@@ -66,6 +66,7 @@ class RequestWriter:
                 generation.run(request.put, request.cancelled)
         finally:
             cache.end(session.accepted, session.n_prompt)
+            request.stopped_by = ending.stopped_by
 
     def cancel(self, request: TextRequest) -> None:
         """End this request after the current decode, or in the middle of its prefill or warm-up."""

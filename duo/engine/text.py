@@ -23,6 +23,7 @@ class Ending:
     piece: Callable[[int], bytes]  # the bytes of a token
     is_end: Callable[[int], bool]  # whether a token ends a text
     reason: str | None = None
+    stopped_by: str | None = None  # the stop string that ended the text
     _n_tokens: int = 0
     _held: bytes = b""
 
@@ -58,8 +59,8 @@ class Ending:
         held = self._held + self.piece(token)
         n, stops = whole(held), [stop.encode() for stop in self.config.stop_strings]
         if stops:
-            if found := [held.find(stop) for stop in stops if stop in held]:
-                self.reason, n = STOP_STRING, min(found)
+            if found := [(held.find(stop), stop.decode()) for stop in stops if stop in held]:
+                self.reason, (n, self.stopped_by) = STOP_STRING, min(found)
                 held = held[:n]
             else:
                 n = min(n, _before_stop(held, stops))

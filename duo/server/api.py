@@ -7,13 +7,13 @@ from msgspec.structs import asdict
 
 from duo.config import MAX_LOGPROBS
 from duo.server.api_error import ApiError
+from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments
 
 MAX_BIASED = 1024  # tokens with a logit_bias
 MAX_TOKENS = 2**20  # in one request
 
 LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, msgspec.Meta(max_length=1024)]
-Json = dict[str, object]  # an object
 
 # OpenAI's object, or llama-server's array, which may name texts and forbid tokens
 BiasedText = Annotated[str, msgspec.Meta(max_length=64)]
@@ -30,7 +30,9 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _JsonSchema(msgspec.Struct):
+class JsonSchema(msgspec.Struct):
+    """The schema of a `response_format`."""
+
     schema: Json | None = None
 
 
@@ -38,7 +40,7 @@ class ResponseFormat(msgspec.Struct):
     """`response_format`; llama-server also accepts a schema with json_object."""
 
     type: str = "text"
-    json_schema: _JsonSchema | None = None
+    json_schema: JsonSchema | None = None
     schema: Json | None = None
 
 
@@ -87,14 +89,7 @@ class _GivenFunction(msgspec.Struct):
 
     def plain(self) -> Json:
         """For the chat template. Raises ApiError if the arguments are not a JSON object."""
-        try:
-            arguments = msgspec.json.decode(self.arguments, type=str | Json)
-            if isinstance(arguments, str):
-                arguments = msgspec.json.decode(arguments.strip() or "{}", type=Json)
-        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-            message = f"tool_calls: the arguments of {self.name[:100]!r} are not a JSON object: {error}"
-            raise ApiError(400, message) from None
-        return {"name": self.name, "arguments": arguments}
+        return {"name": self.name, "arguments": arguments_of(bytes(self.arguments), self.name)}
 
 
 class _GivenCall(msgspec.Struct, kw_only=True):
@@ -125,37 +120,11 @@ class ChatMessage(msgspec.Struct):
         return given(self, role=role, content=content, tool_calls=calls or None)
 
 
-class Function(msgspec.Struct):
-    """A function that the model may call. `parameters`: the JSON schema of an object."""
-
-    # Nothing that JSON or GBNF escapes
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")]
-    description: str | None = None
-    parameters: Json | None = None
-
-    @property
-    def schema(self) -> Json:
-        """The schema of the arguments. Raises ApiError if they are not an object."""
-        parameters = {"properties": {}} if self.parameters is None else self.parameters
-        schema = {"type": "object", **parameters}
-        if schema["type"] != "object":
-            raise ApiError(400, f"tools: the parameters of {self.name!r} must be a JSON schema of type object")
-        return schema
-
-
 class Tool(msgspec.Struct):
     """A tool, or a `tool_choice` that names the function to call."""
 
     function: Function
     type: Literal["function"] = "function"
-
-    def plain(self) -> Json:
-        """The tool for the chat template; complete, as templates expect it."""
-        name, description = self.function.name, self.function.description or ""
-        return {
-            "type": self.type,
-            "function": {"name": name, "description": description, "parameters": self.function.schema},
-        }
 
 
 class ChatBody(TextBody):
@@ -170,6 +139,26 @@ class ChatBody(TextBody):
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
 
+    def options(self) -> TextBody:
+        """How the text is written."""
+        return self
+
+    def conversation(self) -> Conversation:
+        """What it asks to continue. Raises ApiError."""
+        calls = (call for message in self.messages for call in message.tool_calls or ())
+        check_arguments(len(bytes(call.function.arguments)) for call in calls)
+        choice, tools = self.tool_choice or "auto", self.tools or ()
+        is_named = isinstance(choice, Tool)
+        return Conversation(
+            [message.plain() for message in self.messages],
+            [tool.function for tool in tools],
+            "required" if isinstance(choice, Tool) else choice,
+            choice.function.name if isinstance(choice, Tool) else None,
+            self.parallel_tool_calls is not False and not is_named,
+            self.chat_template_kwargs or {},
+            self.reasoning_format == "none",
+        )
+
 
 class CompletionBody(TextBody):
     """POST /v1/completions."""
@@ -177,6 +166,13 @@ class CompletionBody(TextBody):
     prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)] = ""
     tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
+
+    def options(self) -> TextBody:
+        """How the text is written."""
+        return self
+
+    def conversation(self) -> None:
+        """A completion has none."""
 
 
 class TokenizeBody(msgspec.Struct):

@@ -15,6 +15,7 @@ from duo.link.guard import error_body
 
 STOPPING = "the server is stopping"
 WARNING = "duo.warning"  # in the scope of a request: what to tell the client besides the response
+ERROR_BODY = "duo.error_body"  # in the scope: what makes the body of an error, if it is not OpenAI's
 WARNING_HEADER = "X-Duo-Warning"
 _MAX_MESSAGE = 500
 
@@ -47,9 +48,9 @@ class ApiError(Exception):
         """The JSON body."""
         return error_body(self.status, str(self)[:_MAX_MESSAGE], self.code)  # it may quote the request
 
-    def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """The response."""
-        return json_response(self.body(), self.status, {"Retry-After": "1"} if self.status == 503 else headers)
+    def response(self, headers: Mapping[str, str] | None = None, body: object = None) -> Response:
+        """The response; `body`: that of another API."""
+        return json_response(body or self.body(), self.status, {"Retry-After": "1"} if self.status == 503 else headers)
 
 
 def json_response(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -68,7 +69,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
     refused = ApiError.of(error)
     if refused.status == 400 and (warning := request.scope.get(WARNING)):  # which may be the reason
         refused = ApiError(400, f"{str(refused)[:300]} ({warning})", refused.code)
-    return refused.response()
+    make = request.scope.get(ERROR_BODY)
+    return refused.response(body=make(refused) if make is not None else None)
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:

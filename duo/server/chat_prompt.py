@@ -9,9 +9,9 @@ from duo.engine.engine import Engine
 from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, RESERVED, THINK, ChatTemplate
 from duo.llama.grammar import schema_grammar
 from duo.server.answer_parser import n_begun
-from duo.server.api import ChatBody, Function, Tool
 from duo.server.api_error import ApiError
-from duo.server.parse_request import MAX_OPTIONS, check_text
+from duo.server.conversation import Conversation, Function
+from duo.server.parse_request import check_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +23,22 @@ class ChatPrompt:
     calls: "Calls | None"  # None: the answer has none
 
     @classmethod
-    def of(cls, body: ChatBody, engine: Engine) -> "ChatPrompt":
+    def of(cls, conversation: Conversation, engine: Engine) -> "ChatPrompt":
         """Raises ApiError if the chat is invalid, and PromptError if the model's template refuses it."""
-        if not body.messages:
+        if not conversation.messages:
             raise ApiError(400, "messages must not be empty")
         model, n_ctx = engine.slot.target, engine.slot.n_ctx
-        calls = Calls.of(body)
-        given = [call.function.arguments for message in body.messages for call in message.tool_calls or ()]
-        if sum(len(bytes(arguments)) for arguments in given) > MAX_OPTIONS:
-            raise ApiError(413, f"the arguments of tool_calls may have at most {MAX_OPTIONS} bytes")
-        messages = [message.plain() for message in body.messages]
-        tools = [tool.plain() for tool in body.tools or ()]
-        options = body.chat_template_kwargs or {}
-        if reserved := [name for name in RESERVED if name in options]:
+        calls = Calls.of(conversation)
+        messages, variables = conversation.messages, conversation.variables
+        tools = [function.plain() for function in conversation.functions]
+        if reserved := [name for name in RESERVED if name in variables]:
             raise ApiError(400, f"chat_template_kwargs must not have {reserved[0]!r}")
         # A template may copy each text often. Nothing else in a message is long.
-        check_text(msgspec.json.encode([messages, tools, options]).decode(), model, n_ctx, is_prompt=False)
+        check_text(msgspec.json.encode([messages, tools, variables]).decode(), model, n_ctx, is_prompt=False)
         template = model.tool_template if tools else model.chat_template
         if tools:
             _check_tools(template, parses=calls is not None)
-        prompt = template.render(messages, tools, options)
+        prompt = template.render(messages, tools, variables)
         check_text(prompt, model, n_ctx)
         return cls(prompt, prompt.rstrip().endswith(THINK) if template.has_thoughts else None, calls)
 
@@ -66,22 +62,20 @@ class Calls:
     is_parallel: bool = True  # there may be several
 
     @classmethod
-    def of(cls, body: ChatBody) -> "Calls | None":
-        """The calls that a request allows; None: none. Raises ApiError."""
-        functions, choice = [tool.function for tool in body.tools or ()], body.tool_choice
-        if not functions and choice not in (None, "auto", "none"):
+    def of(cls, conversation: Conversation) -> "Calls | None":
+        """The calls that an answer may have; None: none. Raises ApiError."""
+        functions, only = conversation.functions, conversation.only
+        if not functions and conversation.choice == "required":
             raise ApiError(400, "tool_choice needs tools")
         if len({function.name for function in functions}) < len(functions):
             raise ApiError(400, "tools: each function must have a name of its own")
-        if not functions or choice == "none":
+        if not functions or conversation.choice == "none":
             return None
-        if isinstance(choice, Tool):
-            name = choice.function.name
-            functions = [function for function in functions if function.name == name]
+        if only is not None:
+            functions = [function for function in functions if function.name == only]
             if not functions:
-                raise ApiError(400, f"tool_choice: there is no function {name[:100]!r} in tools")
-            return cls(functions, is_required=True, is_parallel=False)
-        return cls(functions, choice == "required", body.parallel_tool_calls is not False)
+                raise ApiError(400, f"tool_choice: there is no function {only[:100]!r} in tools")
+        return cls(functions, conversation.choice == "required", conversation.is_parallel)
 
     def grammar(self, thinks: bool | None) -> str:
         """GBNF of the answer. `thinks`: whether it begins with a thought; None: the model has none.

@@ -18,14 +18,24 @@ from duo.engine.engine import Engine
 from duo.link.messages import ROUTE
 from duo.llama.model import Model
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from duo.server.api_error import WARNING, WARNING_HEADER, ApiError, json_response
+from duo.server.api_error import ERROR_BODY, WARNING, WARNING_HEADER, ApiError, json_response
+from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
+from duo.server.formatter import Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.server.generation_service import GenerationService
+from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
 from duo.server.parse_request import RequestWork, check_text
+from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
 Endpoint = Callable[[Request], Awaitable[Response]]
+FORMATTERS: dict[type, type[Formatter]] = {
+    ChatBody: ChatFormatter,
+    CompletionBody: ChatFormatter,
+    ResponsesBody: ResponsesFormatter,
+    MessagesBody: MessagesFormatter,
+}
 
 
 class Endpoints:
@@ -57,6 +67,10 @@ class Endpoints:
             "/v1/chat/completions": (ChatBody, wanted),
             "/completions": (CompletionBody, wanted),
             "/v1/completions": (CompletionBody, wanted),
+            "/responses": (ResponsesBody, wanted),
+            "/v1/responses": (ResponsesBody, wanted),
+            "/v1/messages": (MessagesBody, wanted),
+            "/v1/messages/count_tokens": (MessagesBody, count_tokens),
             "/apply-template": (ChatBody, apply_template),
             "/tokenize": (TokenizeBody, tokenize),
             "/detokenize": (DetokenizeBody, detokenize),
@@ -139,13 +153,20 @@ class Endpoints:
 
     async def _answer(self, kind: type[msgspec.Struct], work: Work, request: Request) -> Response:
         """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
+        if kind is MessagesBody:
+            request.scope[ERROR_BODY] = messages_error
         engine = self._service.engine
         body, is_slow = await self._work.parse_request(request, kind)
         made = await self._work.run(lambda: work(body, engine), is_slow=is_slow)
         model = getattr(body, "model", None)
-        if model not in (None, "", "default", self._service.model_name):  # this one answers, as in llama-server
-            note = f"unknown model {model[:100]!a}: {self._service.model_name!a} answers"
-            request.scope[WARNING] = "; ".join(filter(None, (request.scope[WARNING], note)))
+        notes = [request.scope[WARNING]]
+        if isinstance(made, GenerationRequest):
+            notes += [f"ignored: {', '.join(made.ignored)[:200]!a}"] if made.ignored else []
+        is_known = model in (None, "", "default", self._service.model_name)
+        # This one answers, as in llama-server. Clients of the Messages API name Anthropic's models.
+        if not is_known and not (kind is MessagesBody and str(model).startswith("claude")):
+            notes.append(f"unknown model {str(model)[:100]!a}: {self._service.model_name!a} answers")
+        request.scope[WARNING] = "; ".join(filter(None, notes))
         response = await self._service.respond(request, made) if isinstance(made, GenerationRequest) else made
         if warning := request.scope[WARNING]:
             response.headers[WARNING_HEADER] = warning
@@ -166,9 +187,14 @@ def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
     return json_response({"content": engine.detokenize(engine.prompt_tokens(body.tokens))})
 
 
+def count_tokens(body: MessagesBody, engine: Engine) -> Response:
+    """POST /v1/messages/count_tokens."""
+    return json_response({"input_tokens": len(engine.tokenize(ChatPrompt.of(body.conversation(), engine).text))})
+
+
 def apply_template(body: ChatBody, engine: Engine) -> Response:
     """POST /apply-template."""
-    return json_response({"prompt": ChatPrompt.of(body, engine).text})
+    return json_response({"prompt": ChatPrompt.of(body.conversation(), engine).text})
 
 
 def _piece(token: int, model: Model) -> str | list[int]:

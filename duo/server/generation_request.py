@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -13,9 +14,10 @@ from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, Json, LogitBias, ResponseFormat, TextBody, given
+from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, LogitBias, ResponseFormat, TextBody, given
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
+from duo.server.conversation import Conversation, Json
 from duo.server.parse_request import check_text
 
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
@@ -23,38 +25,54 @@ _ID = re.compile(r"[+-]?[0-9]+")
 _UNSUPPORTED = {"functions": ": send tools", "echo": "", "suffix": ""}  # with what to do instead
 
 
+class Body(Protocol):
+    """The body of a request for a text, of any API."""
+
+    @property
+    def stream(self) -> bool | None: ...  # noqa: D102
+
+    def options(self) -> TextBody:
+        """How the text is written."""
+
+    def conversation(self) -> Conversation | None:
+        """What it asks to continue; None: a prompt. Raises ApiError."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """What a client asks for."""
 
-    body: ChatBody | CompletionBody
+    body: Body
+    options: TextBody
     prompt: Sequence[int]
     config: GenerationConfig
     format: AnswerFormat  # what the text may have besides content
+    ignored: Sequence[str] = ()  # what was asked for and is not supported
 
     @classmethod
-    def of(
-        cls, body: ChatBody | CompletionBody, engine: Engine, defaults: GenerationConfig, *, random_seed: bool
-    ) -> "GenerationRequest":
+    def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
         """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
-        calls, thinks, shows_tags = None, None, False
-        if isinstance(body, ChatBody):
-            chat = ChatPrompt.of(body, engine)
-            prompt, calls, thinks = engine.tokenize(chat.text), chat.calls, chat.thinks
-            shows_tags = body.reasoning_format == "none"
-        else:
+        calls, thinks, conversation, options = None, None, body.conversation(), body.options()
+        if isinstance(body, CompletionBody):
             prompt = _prompt_tokens(body.prompt, engine)
-        _check(body, prompt, engine.slot.n_ctx)
-        grammar = _grammar(body, calls, thinks) or defaults.grammar
+        elif conversation is not None:
+            chat = ChatPrompt.of(conversation, engine)
+            prompt, calls, thinks = engine.tokenize(chat.text), chat.calls, chat.thinks
+        _check(options, prompt, engine.slot.n_ctx)
+        grammar = _grammar(options, calls, thinks) or defaults.grammar
+        shows_tags = conversation is not None and conversation.shows_tags
         if shows_tags or (grammar is not None and calls is None):  # such a grammar has no room for a thought
             thinks = None
-        seed = (-1 if random_seed else defaults.sampling.seed) if body.seed is None else body.seed
-        options = _options(body, defaults, engine) | {
+        seed = (-1 if random_seed else defaults.sampling.seed) if options.seed is None else options.seed
+        values = _options(options, defaults, engine) | {
             "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
             "grammar": grammar,
-            "logprobs": _n_logprobs(body),
+            "logprobs": _n_logprobs(options),
         }
-        return cls(body, prompt, with_values(defaults, options), AnswerFormat(thinks, calls is not None))
+        ignored = conversation.ignored if conversation is not None else ()
+        return cls(
+            body, options, prompt, with_values(defaults, values), AnswerFormat(thinks, calls is not None), ignored
+        )
 
 
 def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
@@ -69,7 +87,7 @@ def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
     return engine.prompt_tokens(tokens)
 
 
-def _check(body: ChatBody | CompletionBody, prompt: Sequence[int], n_ctx: int) -> None:
+def _check(body: TextBody, prompt: Sequence[int], n_ctx: int) -> None:
     """Raise ApiError if the prompt does not fit, or something is asked for that is not supported."""
     if body.n not in (None, 1):
         raise ApiError(400, f"n must be 1, not {body.n}: several choices are not supported")
@@ -83,7 +101,7 @@ def _check(body: ChatBody | CompletionBody, prompt: Sequence[int], n_ctx: int) -
         raise ApiError(400, message, code="context_length_exceeded")
 
 
-def _options(body: ChatBody | CompletionBody, defaults: GenerationConfig, engine: Engine) -> Json:
+def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json:
     """The options of a text, by the names of with_values(). Raises ApiError or PromptError."""
     lengths = (body.max_completion_tokens, body.max_tokens, body.n_predict, defaults.stop.n_predict)
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
@@ -114,9 +132,10 @@ def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None) -> str | 
     return checked(body.grammar).decode() if body.grammar is not None else None
 
 
-def _n_logprobs(body: ChatBody | CompletionBody) -> int | None:
+def _n_logprobs(body: TextBody) -> int | None:
     """See GenerationConfig. In a completion, true is 1, as in llama-server, whose `n_probs` both may have."""
-    asked: int | None = body.logprobs if body.logprobs is not False else None
+    logprobs = body.logprobs if isinstance(body, ChatBody | CompletionBody) else None
+    asked: int | None = logprobs if logprobs is not False else None
     if isinstance(body, ChatBody):
         if asked is None and body.top_logprobs is not None:
             raise ApiError(400, "top_logprobs needs logprobs: true")

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from itertools import count
 
 import anyio
@@ -18,9 +18,9 @@ from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
+from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
-from duo.server.response_formatter import ResponseFormatter
 from duo.spec.types import Step
 
 
@@ -32,10 +32,15 @@ class GenerationService:
         drafts: RemoteDrafts,
         n_queue: int,
         alias: str | None,
+        formatters: Mapping[type, type[Formatter]],
         on_step: Callable[[Step], None],
         on_text: Callable[[TextRequest], None],
     ) -> None:
-        """`n_queue`: most requests that wait. `alias`: the model's name for clients; None: the file's."""
+        """`n_queue`: most requests that wait. `alias`: the model's name for clients; None: the file's.
+
+        `formatters`: of the answers to each kind of body.
+        """
+        self._formatters = formatters
         self.drafts = drafts
         self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
         self.stopped = threading.Event()
@@ -84,7 +89,7 @@ class GenerationService:
 
         watching = asyncio.create_task(watch())
         try:
-            formatter = ResponseFormatter(wanted, text, engine.slot.target, self.model_name)
+            formatter = self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
             found = await _collect(steps, only_first=bool(wanted.body.stream))
             if not wanted.body.stream:  # there may be much to format
                 return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))
@@ -110,7 +115,7 @@ class GenerationService:
                 self.unfinished.pop(text, None)
                 steps.end(error)
 
-        text = TextRequest(wanted.prompt, wanted.config, put, reuses=wanted.body.cache_prompt is not False)
+        text = TextRequest(wanted.prompt, wanted.config, put, reuses=wanted.options.cache_prompt is not False)
         number = self.unfinished[text] = next(self._numbers)
         try:
             engine.submit(text, end)
@@ -152,20 +157,25 @@ async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
     return found
 
 
-async def _stream(first: list[Step], steps: AsyncSteps, formatter: ResponseFormatter) -> AsyncIterator[bytes]:
+async def _stream(first: list[Step], steps: AsyncSteps, formatter: Formatter) -> AsyncIterator[bytes]:
     """The text as server-sent events, beginning with the `first` steps."""
-    yield b"".join(map(event, formatter.begin()))
+    yield encoded(formatter.begin())
     new: list[Step] | None = first
     try:
         while new is not None:
-            if documents := [document for step in new for document in formatter.push(step)]:
-                yield b"".join(map(event, documents))
+            if data := b"".join(encoded(formatter.push(step)) for step in new):
+                yield data
             new = await steps.next()
     except Exception as error:  # of the generation: the status has been sent already
-        yield event(ApiError.of(error).body())
+        yield encoded(formatter.fail(ApiError.of(error)))
     else:
-        yield b"".join(map(event, formatter.end()))
-    yield b"data: [DONE]\n\n"
+        yield encoded(formatter.end())
+    yield formatter.last
+
+
+def encoded(events: Iterable[Event]) -> bytes:
+    """Server-sent events."""
+    return b"".join(event(document, name) for name, document in events)
 
 
 def event(document: object, name: str = "") -> bytes:

@@ -16,7 +16,7 @@ from duo.link.draft_connection import Admission, draft_route
 from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import HANDLERS, WARNING_HEADER
-from duo.server.endpoints import Endpoints
+from duo.server.endpoints import FORMATTERS, Endpoints
 from duo.server.events import LiveEvents
 from duo.server.generation_service import GenerationService
 from duo.server.page import page_routes
@@ -69,7 +69,7 @@ class Lead:
         self.takes_drafts = bool(back_token or not api_keys)
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
-        self._service = GenerationService(self.drafts, n_queue, alias, on_step, on_text)
+        self._service = GenerationService(self.drafts, n_queue, alias, FORMATTERS, on_step, on_text)
         self._events = LiveEvents(self._service)
         admission = Admission(back_token if self.takes_drafts else None, hello_s=limits.hello_s)
         endpoints = Endpoints(self._service, defaults or GenerationConfig(), random_seed=random_seed)

@@ -14,18 +14,19 @@ from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.llama.model import Model
 from duo.server.api_error import WARNING, ApiError
+from duo.server.conversation import MAX_OPTIONS
 
 log = logging.getLogger("duo.server")
 
 MAX_BODY = 8 * 1024 * 1024  # bytes
-MAX_OPTIONS = 2**19  # bytes of a request that are not its text
 LARGE = 2**14  # bytes whose processing may take longer than a few milliseconds
 _MAX_TEXT = 2**20  # bytes that are tokenised for one request, or
 _MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
 # llama.cpp's SentencePiece copies all tokens so far for each character that the vocabulary does not have: 2 s.
 _MAX_COPIES = 2**36
 MAX_SLOW = MAX_CONNECTIONS // 4  # slow requests in progress: others need connections, too
-_SLOW_FIELDS = ("json_schema", "response_format", "tools")  # with schemas, of which each may take a core for a second
+# With schemas, of which each may take a core for a second.
+_SLOW_FIELDS = ("json_schema", "response_format", "tools", "text")
 
 # Fields of other servers. Many clients send them, and they resemble fields that mean something else.
 _OTHERS = {
@@ -102,9 +103,8 @@ def misspelt(names: Iterable[str], known: Sequence[str]) -> list[str]:
 
 
 # The fields of requests that may be large, not decoded.
-_LARGE_FIELDS = msgspec.defstruct(
-    "_LargeFields", [(name, msgspec.Raw, msgspec.Raw()) for name in ("messages", "prompt", "content", "tokens")]
-)
+_NAMES = ("messages", "prompt", "content", "tokens", "input")
+_LARGE_FIELDS = msgspec.defstruct("_LargeFields", [(name, msgspec.Raw, msgspec.Raw()) for name in _NAMES])
 
 
 def _check_size(body: bytearray) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
+from anthropic import Anthropic
+from openai import OpenAI
 
 from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
 
@@ -283,3 +285,22 @@ def test_more_connections_than_files(lead: LeadProcess) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", lead.port), PATIENCE_S))
         wait_until(lambda: lead.facts.num_fds() >= n)
     assert lead.write("The cat", 1)
+
+
+def test_the_clients_of_both_companies(lead: LeadProcess) -> None:
+    asked: Any = [{"role": "user", "content": FRUIT}]
+    openai = OpenAI(base_url=f"{lead.url}/v1", api_key="x")
+    response = openai.responses.create(model="m", input=asked, max_output_tokens=8, temperature=0)
+    assert response.output_text
+    with openai.responses.stream(model="m", input=asked, max_output_tokens=8, temperature=0) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == response.output_text
+    anthropic = Anthropic(base_url=lead.url, api_key="x")
+    message = anthropic.messages.create(model="claude-x", messages=asked, max_tokens=8)
+    with anthropic.messages.stream(model="claude-x", messages=asked, max_tokens=8) as messages:
+        final = messages.get_final_message().content[0]
+    assert final.type == message.content[0].type == "text"
+    assert final.text == message.content[0].text == response.output_text
+    assert message.usage.cache_read_input_tokens
+    counted = anthropic.messages.count_tokens(model="claude-x", messages=asked).input_tokens
+    assert counted == message.usage.input_tokens + message.usage.cache_read_input_tokens

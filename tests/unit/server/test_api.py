@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.llama.grammar import schema_grammar
+from duo.server.conversation import MAX_OPTIONS
 from duo.server.lead_server import Lead
-from duo.server.parse_request import MAX_OPTIONS
 from tests.scripted import BOS, N_CTX, N_VOCAB, ScriptedModel, ScriptedSlot, tokens_of
 from tests.serving import assert_error
 from tests.unit.server.conftest import CHAT, COMPLETIONS, answer_of, client_of

@@ -15,9 +15,10 @@ from duo.config import ModelConfig
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
-from duo.server.api import ChatBody, Function, Tool
+from duo.server.api import ChatBody, Tool
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, until
+from duo.server.conversation import Function
 from tests.gguf_files import tiny_llama
 
 WEATHER = {
@@ -40,7 +41,9 @@ def tools(functions: dict[str, Any]) -> list[Tool]:
 
 
 def calls(choice: Any = "auto", *, is_parallel: bool = True) -> Calls:
-    found = Calls.of(ChatBody(tools=tools(FUNCTIONS), tool_choice=choice, parallel_tool_calls=is_parallel))
+    found = Calls.of(
+        ChatBody(tools=tools(FUNCTIONS), tool_choice=choice, parallel_tool_calls=is_parallel).conversation()
+    )
     assert found is not None
     return found
 
@@ -105,7 +108,7 @@ def test_names_that_are_refused() -> None:
     ],
 )
 def test_parameters_that_are_refused(parameters: dict[str, Any], said: str) -> None:
-    found = Calls.of(ChatBody(tools=tools({"f": parameters})))
+    found = Calls.of(ChatBody(tools=tools({"f": parameters})).conversation())
     assert found is not None
     with pytest.raises((ApiError, UsageError), match=said):
         found.grammar(None)

@@ -1,37 +1,39 @@
-"""ResponseFormatter: a text as the JSON of OpenAI's chats and completions, whole or in the chunks of a stream."""
+"""ChatFormatter: a text as the JSON of OpenAI's chats and completions, whole or in the chunks of a stream."""
 
 import codecs
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from duo.engine.request import TextRequest
-from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.llama.model import Model
-from duo.server.answer_parser import AnswerParser, Part, ToolCall
-from duo.server.api import ChatBody, Json
+from duo.server.answer_parser import Part, ToolCall
+from duo.server.api import ChatBody
+from duo.server.conversation import Json
+from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.spec.types import Step, TokenLogprobs
 
 _MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
 
 
-class ResponseFormatter:
-    """Formats one text, as whole() or as what begin(), push() and end() yield."""
+class ChatFormatter(Formatter):
+    """See Formatter."""
+
+    last = b"data: [DONE]\n\n"
 
     def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
-        self._text = text
-        self._body = wanted.body
+        super().__init__(wanted, text, model, model_name)
+        self._body = wanted.options
         self._is_chat = isinstance(wanted.body, ChatBody)
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(16)}",
             "created": int(time.time()),
             "model": model_name,
         }
-        self._parser = AnswerParser(wanted.format)
         self._logprobs = LogprobsFormatter(model, chat=self._is_chat)
         self._sources: list[str] = []  # of each character: the draft, the lookup, or the target itself
         self._n_tokens = 0  # since the last chunk
@@ -41,7 +43,7 @@ class ResponseFormatter:
         """The answer as one document."""
         for step in steps:
             self._logprobs.push(step)
-        parts = [*self._parser.push("".join(step.text for step in steps)), *self._parser.end()]
+        parts = self.parts(steps)
         calls = [self._call(part.call) for part in parts if part.call is not None]
         reasoning = "".join(part.text for part in parts if part.is_reasoning)
         content = "".join(part.text for part in parts if not part.is_reasoning)
@@ -52,28 +54,33 @@ class ResponseFormatter:
         document = self._document(answer, self._finish_reason(), kind="chat.completion")
         return document | {"usage": self._usage(), "timings": self._timings()}
 
-    def begin(self) -> Iterator[Json]:
-        """The chunks before the text."""
+    def begin(self) -> Iterator[Event]:
+        """See Formatter."""
         if self._is_chat:
-            yield self._chunk({"role": "assistant", "content": ""})
+            yield "", self._chunk({"role": "assistant", "content": ""})
 
-    def push(self, step: Step) -> Iterator[Json]:
-        """The chunks for the next step."""
+    def push(self, step: Step) -> Iterable[Event]:
+        """See Formatter."""
         self._logprobs.push(step)
         if self._body.duo:
             self._n_tokens += len(step.tokens)
             n = len(step.text)
             n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
             self._sources += [step.source.value] * n_drafted + ["target"] * (n - n_drafted)
-        return map(self._part, self._parser.push(step.text))
+        return super().push(step)
 
-    def end(self) -> Iterator[Json]:
-        """The chunks at the end of the text."""
-        yield from map(self._part, self._parser.end())
-        yield self._chunk({}, self._finish_reason()) | {"timings": self._timings()}
+    def add(self, parts: Iterable[Part]) -> Iterator[Event]:
+        """See Formatter."""
+        for part in parts:
+            yield "", self._part(part)
+
+    def end(self) -> Iterator[Event]:
+        """See Formatter."""
+        yield from super().end()
+        yield "", self._chunk({}, self._finish_reason()) | {"timings": self._timings()}
         options = self._body.stream_options
         if options is not None and options.include_usage:
-            yield self._document(None) | {"usage": self._usage()}
+            yield "", self._document(None) | {"usage": self._usage()}
 
     def _document(self, answer: Json | None, finish: str | None = None, kind: str = "chat.completion.chunk") -> Json:
         """A whole answer, or a chunk of it with the logprobs since the last one."""
@@ -102,22 +109,22 @@ class ResponseFormatter:
 
     def _finish_reason(self) -> str:
         """OpenAI's `finish_reason`. As in llama-server, a limit is first."""
-        if self._text.metrics.stop in (LIMIT, CONTEXT_FULL):
+        if self.is_cut:
             return "length"
         return "tool_calls" if self._n_calls else "stop"
 
     def _usage(self) -> Json:
-        n_prompt, n_text = len(self._text.prompt), self._text.metrics.statistics().generation.tokens
+        n_prompt, n_cached, n_text = self.counts
         return {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_text,
             "total_tokens": n_prompt + n_text,
-            "prompt_tokens_details": {"cached_tokens": self._text.n_cached},
+            "prompt_tokens_details": {"cached_tokens": n_cached},
         }
 
     def _timings(self) -> Json:
-        statistics, n_cached = self._text.metrics.statistics(), self._text.n_cached
-        prompt, text, n_read = statistics.prompt, statistics.generation, len(self._text.prompt) - n_cached
+        statistics, n_cached = self.text.metrics.statistics(), self.text.n_cached
+        prompt, text, n_read = statistics.prompt, statistics.generation, len(self.text.prompt) - n_cached
         timings: Json = {
             "cache_n": n_cached,
             "prompt_n": n_read,

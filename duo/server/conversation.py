@@ -1,0 +1,82 @@
+"""Conversation: what a request of any API asks to continue. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+from duo.server.api_error import ApiError
+
+Json = dict[str, object]  # an object
+MAX_OPTIONS = 2**19  # bytes of a request that are not its text
+
+
+class Function(msgspec.Struct):
+    """A function that the model may call. `parameters`: the JSON schema of an object."""
+
+    # Nothing that JSON or GBNF escapes
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")]
+    description: str | None = None
+    parameters: Json | None = None
+
+    @property
+    def schema(self) -> Json:
+        """The schema of the arguments. Raises ApiError if they are not an object."""
+        parameters = {"properties": {}} if self.parameters is None else self.parameters
+        schema = {"type": "object", **parameters}
+        if schema["type"] != "object":
+            raise ApiError(400, f"tools: the parameters of {self.name!r} must be a JSON schema of type object")
+        return schema
+
+    def plain(self) -> Json:
+        """The tool for the chat template; complete, as templates expect it."""
+        about = {"name": self.name, "description": self.description or "", "parameters": self.schema}
+        return {"type": "function", "function": about}
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The messages so far, as chat templates expect them, and what the answer may be."""
+
+    messages: list[Json] = field(default_factory=list)
+    functions: Sequence[Function] = ()
+    choice: str = "auto"  # whether functions are called: auto, none or required
+    only: str | None = None  # the one that must be called
+    is_parallel: bool = True  # whether several may be called at once
+    variables: Json = field(default_factory=dict)  # of the template
+    shows_tags: bool = False  # whether thoughts are part of the content
+    ignored: list[str] = field(default_factory=list)  # what was asked for and is not supported
+
+    def say(self, role: str, content: str, **more: Any) -> None:
+        """Add a message; the text of a system message is added to that of another one right before it."""
+        last = self.messages[-1] if self.messages else {}
+        if role == last.get("role") == "system" and not more:
+            last["content"] = f"{last['content']}\n\n{content}"
+        else:
+            self.messages.append({"role": role, "content": content, **more})
+
+    def call(self, call_id: str, name: str, arguments: Json) -> None:
+        """Add a call by the assistant, to its last message if that is the last one."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.say("assistant", "")
+        calls: Any = self.messages[-1].setdefault("tool_calls", [])
+        calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
+
+
+def check_arguments(sizes: Iterable[int]) -> None:
+    """Raise ApiError if the arguments of all calls are too long to be decoded: megabytes of JSON take a second."""
+    if sum(sizes) > MAX_OPTIONS:
+        raise ApiError(413, f"the arguments of tool_calls may have at most {MAX_OPTIONS} bytes")
+
+
+def arguments_of(data: bytes, name: str) -> Json:
+    """The arguments of a call: a JSON object, or one in a string. Raises ApiError."""
+    try:
+        arguments = msgspec.json.decode(data, type=str | Json)
+        if isinstance(arguments, str):
+            arguments = msgspec.json.decode(arguments.strip() or "{}", type=Json)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        message = f"the arguments of {name[:100]!r} are not a JSON object: {error}"
+        raise ApiError(400, f"tool_calls: {message}") from None
+    return arguments

@@ -1,0 +1,234 @@
+"""Anthropic's Messages API: its bodies, and an answer as its JSON and its events."""
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from duo.engine.text import STOP_STRING
+from duo.server.answer_parser import Part
+from duo.server.api import StopString, TextBody
+from duo.server.api_error import ApiError
+from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments
+from duo.server.formatter import Event, Formatter
+from duo.spec.types import Step
+
+_TEXTS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+_KINDS = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 503: "overloaded_error",
+}  # fmt: skip
+
+
+class _Block(msgspec.Struct):
+    """A block of content; the fields of all types."""
+
+    type: str
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+    tool_use_id: str = ""
+    content: "str | list[_Block] | None" = None
+
+
+class _Message(msgspec.Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[_Block]
+
+
+class _Tool(msgspec.Struct):
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: Json | None = None
+
+
+class _Choice(msgspec.Struct):
+    type: Literal["auto", "any", "tool", "none"] = "auto"
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class _Thinking(msgspec.Struct):
+    type: str = "disabled"
+    budget_tokens: int | None = None
+
+
+class MessagesBody(msgspec.Struct):
+    """POST /v1/messages and /v1/messages/count_tokens."""
+
+    messages: Annotated[list[_Message], msgspec.Meta(max_length=4096)] = []
+    model: str | None = None
+    max_tokens: int | None = None
+    system: str | list[_Block] | None = None
+    tools: Annotated[list[_Tool], msgspec.Meta(max_length=256)] | None = None
+    tool_choice: _Choice | None = None
+    stop_sequences: Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    thinking: _Thinking | None = None
+    metadata: msgspec.Raw | None = None
+
+    def options(self) -> TextBody:
+        """How the text is written."""
+        names = ("max_tokens", "stream", "temperature", "top_p", "top_k", "seed")
+        return TextBody(model=self.model, stop=self.stop_sequences, **{name: getattr(self, name) for name in names})
+
+    def conversation(self) -> Conversation:
+        """What it asks to continue. Raises ApiError."""
+        blocks = [
+            block for message in self.messages if not isinstance(message.content, str) for block in message.content
+        ]
+        check_arguments(len(bytes(block.input)) for block in blocks)
+        found, choice = Conversation(), self.tool_choice or _Choice()
+        if system := _text(self.system or ""):
+            found.say("system", system)
+        for message in self.messages:
+            if isinstance(message.content, str):
+                found.say(message.role, message.content)
+            else:
+                _say(found, message.role, message.content)
+        found.functions = [
+            msgspec.convert(
+                {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}, Function
+            )
+            for tool in self.tools or ()
+            if tool.type in (None, "custom")
+        ]
+        found.ignored = [f"tool of type {tool.type}" for tool in self.tools or () if tool.type not in (None, "custom")]
+        found.choice = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
+        found.only = choice.name if choice.type == "tool" else None
+        found.is_parallel = not choice.disable_parallel_tool_use and found.only is None
+        if self.thinking is not None:
+            found.variables = {"enable_thinking": self.thinking.type != "disabled"}
+        return found
+
+
+def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
+    """Add a message of these blocks: results of tools are messages of their own."""
+    texts, thoughts = list[str](), list[str]()
+    for block in blocks:
+        if block.type not in _TEXTS:
+            raise ApiError(400, f"content of type {block.type[:40]!r} is not supported: only text and tools are")
+        if block.type == "tool_result":
+            found.say("tool", _text(block.content or ""), tool_call_id=block.tool_use_id)
+        elif block.type == "text":
+            texts.append(block.text)
+        elif block.type == "thinking":
+            thoughts.append(block.thinking)
+    calls = [block for block in blocks if block.type == "tool_use"]
+    if texts or thoughts or calls:
+        found.say(role, "\n".join(texts), **({"reasoning_content": "\n".join(thoughts)} if thoughts else {}))
+    for call in calls:
+        found.call(call.id, call.name, arguments_of(bytes(call.input), call.name))
+
+
+def _text(content: str | Sequence[_Block]) -> str:
+    """The text of a content that must have nothing else. Raises ApiError."""
+    if isinstance(content, str):
+        return content
+    if other := [block.type for block in content if block.type != "text"]:
+        raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
+    return "\n".join(block.text for block in content)
+
+
+def messages_error(error: ApiError) -> Json:
+    """The JSON of an error in this API."""
+    kind = _KINDS.get(error.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": str(error)[:500]}}
+
+
+class MessagesFormatter(Formatter):
+    """See Formatter."""
+
+    _n_blocks = 0
+    _open = ""  # the type of the block that is being written
+    _n_calls = 0
+
+    def whole(self, steps: Sequence[Step]) -> Json:
+        """See Formatter."""
+        blocks: list[Json] = []
+        for part in self.parts(steps):
+            if part.call is not None:
+                blocks.append(self._call(part) | {"input": msgspec.json.decode(part.call.arguments)})
+            elif part.is_reasoning:
+                blocks.append({"type": "thinking", "thinking": part.text, "signature": ""})
+            elif part.text:
+                blocks.append({"type": "text", "text": part.text})
+        return self._message(blocks) | self._ending() | {"usage": self._usage()}
+
+    def begin(self) -> Iterator[Event]:
+        """See Formatter."""
+        nothing = {"stop_reason": None, "stop_sequence": None}
+        usage = self._usage() | {"output_tokens": 0}
+        yield "message_start", {"type": "message_start", "message": self._message([]) | nothing | {"usage": usage}}
+        yield "ping", {"type": "ping"}
+
+    def add(self, parts: Iterable[Part]) -> Iterator[Event]:
+        """See Formatter."""
+        for part in parts:
+            if part.call is not None:
+                yield from self._close()
+                yield from self._begin("tool_use", self._call(part) | {"input": {}})
+                yield self._delta({"type": "input_json_delta", "partial_json": part.call.arguments})
+                yield from self._close()
+            elif part.text:
+                name = "thinking" if part.is_reasoning else "text"
+                if self._open != name:
+                    yield from self._close()
+                    yield from self._begin(
+                        name, {"type": name, name: "", **({"signature": ""} if part.is_reasoning else {})}
+                    )
+                yield self._delta({"type": f"{name}_delta", name: part.text})
+
+    def end(self) -> Iterator[Event]:
+        """See Formatter."""
+        yield from super().end()
+        yield from self._close()
+        yield "message_delta", {"type": "message_delta", "delta": self._ending(), "usage": self._usage()}
+        yield "message_stop", {"type": "message_stop"}
+
+    def fail(self, error: ApiError) -> Iterator[Event]:
+        """See Formatter."""
+        yield "error", messages_error(error)
+
+    def _begin(self, name: str, block: Json) -> Iterator[Event]:
+        self._open = name
+        yield "content_block_start", {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
+
+    def _delta(self, delta: Json) -> Event:
+        return "content_block_delta", {"type": "content_block_delta", "index": self._n_blocks, "delta": delta}
+
+    def _close(self) -> Iterator[Event]:
+        if self._open:
+            if self._open == "thinking":
+                yield self._delta({"type": "signature_delta", "signature": ""})
+            yield "content_block_stop", {"type": "content_block_stop", "index": self._n_blocks}
+            self._n_blocks, self._open = self._n_blocks + 1, ""
+
+    def _call(self, part: Part) -> Json:
+        assert part.call is not None
+        self._n_calls += 1
+        return {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": part.call.name}
+
+    def _message(self, content: list[Json]) -> Json:
+        head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
+        return {**head, "model": self.wanted.options.model or self.model_name, "content": content}
+
+    def _ending(self) -> Json:
+        """Why the text has ended."""
+        stop = self.text.metrics.stop
+        reason = "max_tokens" if self.is_cut else "stop_sequence" if stop == STOP_STRING else "end_turn"
+        reason = "tool_use" if self._n_calls and not self.is_cut else reason
+        return {"stop_reason": reason, "stop_sequence": self.text.stopped_by if reason == "stop_sequence" else None}
+
+    def _usage(self) -> Json:
+        n_prompt, n_cached, n_text = self.counts
+        cached: dict[str, Any] = {"cache_read_input_tokens": n_cached, "cache_creation_input_tokens": 0}
+        return {"input_tokens": n_prompt - n_cached, "output_tokens": n_text, **cached}

@@ -1,0 +1,300 @@
+"""OpenAI's Responses API, without a store: its body, and an answer as its JSON and its events."""
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from duo.server.answer_parser import Part
+from duo.server.api import JsonSchema, ResponseFormat, TextBody
+from duo.server.api_error import ApiError
+from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments
+from duo.server.formatter import Event, Formatter
+from duo.spec.types import Step
+
+_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
+_NO_THOUGHTS = ("none", "minimal")  # efforts of reasoning
+
+
+class _Text(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Item(msgspec.Struct):
+    """An item of the input; the fields of all types."""
+
+    type: str = "message"
+    role: str = ""
+    content: str | list[_Text] | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+    output: str | list[_Text] = ""
+
+
+class _Format(msgspec.Struct):
+    type: str = "text"
+    name: str | None = None
+    schema: Json | None = None
+
+
+class _TextOptions(msgspec.Struct):
+    format: _Format | None = None
+
+
+class _Tool(msgspec.Struct):
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: Json | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+
+
+class ResponsesBody(msgspec.Struct):
+    """POST /v1/responses."""
+
+    input: str | Annotated[list[_Item], msgspec.Meta(max_length=8192)] = ""
+    model: str | None = None
+    instructions: str | None = None
+    tools: Annotated[list[_Tool], msgspec.Meta(max_length=256)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _Tool | None = None
+    parallel_tool_calls: bool | None = None
+    text: _TextOptions | None = None
+    reasoning: _Reasoning | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    background: bool | None = None
+    metadata: Json | None = None
+    previous_response_id: str | None = None
+    conversation_: str | Json | None = msgspec.field(default=None, name="conversation")
+
+    def options(self) -> TextBody:
+        """How the text is written. Raises ApiError for what is not supported."""
+        given = {"previous_response_id": self.previous_response_id, "conversation": self.conversation_}
+        for name, value in (given | {"background": self.background or None}).items():
+            if value is not None:
+                raise ApiError(400, f"{name} is not supported, as no response is stored: send the whole input")
+        form = (self.text.format if self.text is not None else None) or _Format()
+        names = ("stream", "temperature", "top_p", "top_k", "seed")
+        return TextBody(
+            model=self.model,
+            max_tokens=self.max_output_tokens,
+            response_format=ResponseFormat(form.type, JsonSchema(form.schema)),
+            **{name: getattr(self, name) for name in names},
+        )
+
+    def conversation(self) -> Conversation:
+        """What it asks to continue. Raises ApiError."""
+        found, choice = Conversation(), self.tool_choice or "auto"
+        if self.instructions:
+            found.say("system", self.instructions)
+        items = [_Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        check_arguments(len(bytes(item.arguments)) for item in items)
+        thoughts = ""  # of the message or the call after it
+        for item in items:
+            if item.type == "reasoning":
+                thoughts = _text(item.content or "")
+                continue
+            _add(found, item, thoughts)
+            thoughts = ""
+        tools = self.tools or ()
+        found.functions = [
+            msgspec.convert({"name": t.name, "description": t.description, "parameters": t.parameters}, Function)
+            for t in tools
+            if t.type == "function"
+        ]
+        found.ignored = [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]
+        found.choice = "required" if isinstance(choice, _Tool) else choice
+        found.only = choice.name if isinstance(choice, _Tool) else None
+        found.is_parallel = self.parallel_tool_calls is not False and found.only is None
+        if self.reasoning is not None and self.reasoning.effort is not None:
+            effort = self.reasoning.effort
+            found.variables = {"enable_thinking": effort not in _NO_THOUGHTS, "reasoning_effort": effort}
+        return found
+
+
+def _add(found: Conversation, item: _Item, thoughts: str) -> None:
+    """Add an item. Raises ApiError."""
+    more = {"reasoning_content": thoughts} if thoughts else {}
+    match item.type:
+        case "message":
+            role = "system" if item.role == "developer" else item.role or "user"
+            found.say(role, _text(item.content or ""), **(more if role == "assistant" else {}))
+        case "function_call":
+            if more:
+                found.say("assistant", "", **more)
+            found.call(item.call_id, item.name, arguments_of(bytes(item.arguments), item.name))
+        case "function_call_output":
+            found.say("tool", _text(item.output), tool_call_id=item.call_id)
+        case _:
+            raise ApiError(
+                400, f"an input of type {item.type[:40]!r} is not supported: only messages and functions are"
+            )
+
+
+def _text(content: str | Sequence[_Text]) -> str:
+    """The text of a content. Raises ApiError for anything else."""
+    if isinstance(content, str):
+        return content
+    if other := [part.type for part in content if part.type not in _TEXTS]:
+        raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
+    return "".join(part.text for part in content)
+
+
+class ResponsesFormatter(Formatter):
+    """See Formatter. An item of the output is open while it is written."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
+        self._numbers = count()
+        self._output: list[Json] = []
+        self._item: Json | None = None
+        self._written = ""  # of the open item
+
+    def whole(self, steps: Sequence[Step]) -> Json:
+        """See Formatter."""
+        list(self.add(self.parts(steps)))
+        list(self._close())
+        return self._response()
+
+    def begin(self) -> Iterator[Event]:
+        """See Formatter."""
+        for name in ("created", "in_progress"):
+            yield self._event(name, response=self._response("in_progress"))
+
+    def add(self, parts: Iterable[Part]) -> Iterator[Event]:
+        """See Formatter."""
+        for part in parts:
+            if part.call is not None:
+                yield from self._close()
+                named: Json = {"call_id": f"call_{secrets.token_hex(12)}", "name": part.call.name, "arguments": ""}
+                yield from self._open("function_call", named)
+                yield self._delta("function_call_arguments", part.call.arguments)
+                yield from self._close()
+            elif part.text:
+                kind = "reasoning" if part.is_reasoning else "message"
+                if self._item is None or self._item["type"] != kind:
+                    yield from self._close()
+                    more: Json = {"summary": []} if part.is_reasoning else {"role": "assistant"}
+                    yield from self._open(kind, {**more, "content": []})
+                    yield self._event("content_part.added", content_index=0, part=self._part(""), **self._place)
+                yield self._delta("reasoning_text" if part.is_reasoning else "output_text", part.text)
+
+    def end(self) -> Iterator[Event]:
+        """See Formatter."""
+        yield from super().end()
+        yield from self._close()
+        response = self._response()
+        yield self._event(str(response["status"]), response=response)
+
+    def fail(self, error: ApiError) -> Iterator[Event]:
+        """See Formatter."""
+        failed = self._response("failed") | {"error": {"code": "server_error", "message": str(error)}}
+        yield self._event("failed", response=failed)
+
+    def _event(self, name: str, **data: Any) -> Event:
+        name = f"response.{name}"
+        return name, {"type": name, "sequence_number": next(self._numbers), **data}
+
+    @property
+    def _place(self) -> Json:
+        assert self._item is not None
+        return {"item_id": self._item["id"], "output_index": len(self._output)}
+
+    def _open(self, kind: str, fields: Json) -> Iterator[Event]:
+        prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}[kind]
+        self._item = {"id": f"{prefix}_{secrets.token_hex(12)}", "type": kind, "status": "in_progress", **fields}
+        self._written = ""
+        yield self._event("output_item.added", output_index=len(self._output), item=self._item)
+
+    def _delta(self, name: str, text: str) -> Event:
+        self._written += text
+        more: Json = {} if name == "function_call_arguments" else {"content_index": 0}
+        logprobs: Json = {"logprobs": []} if name == "output_text" else {}
+        return self._event(f"{name}.delta", delta=text, **more, **logprobs, **self._place)
+
+    def _part(self, text: str) -> Json:
+        assert self._item is not None
+        if self._item["type"] == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    def _close(self) -> Iterator[Event]:
+        if self._item is None:
+            return
+        if self._item["type"] == "function_call":
+            self._item["arguments"] = self._written
+            yield self._event("function_call_arguments.done", arguments=self._written, **self._place)
+        else:
+            is_thought = self._item["type"] == "reasoning"
+            name, more = "reasoning_text" if is_thought else "output_text", Json()
+            more |= {} if is_thought else {"logprobs": []}
+            part = self._part(self._written)
+            self._item["content"] = [part]
+            yield self._event(f"{name}.done", content_index=0, text=self._written, **more, **self._place)
+            yield self._event("content_part.done", content_index=0, part=part, **self._place)
+        self._item = self._item | {"status": "completed"}
+        yield self._event("output_item.done", output_index=len(self._output), item=self._item)
+        self._output.append(self._item)
+        self._item = None
+
+    def _response(self, status: str | None = None) -> Json:
+        body = self.wanted.body
+        assert isinstance(body, ResponsesBody)
+        status = status or ("incomplete" if self.is_cut else "completed")
+        n_prompt, n_cached, n_text = self.counts
+        usage = {
+            "input_tokens": n_prompt,
+            "input_tokens_details": {"cached_tokens": n_cached, "cache_write_tokens": 0},
+            "output_tokens": n_text,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": n_prompt + n_text,
+        }
+        sampling, choice = self.wanted.config.sampling, body.tool_choice
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self.model_name,
+            "output": list(self._output),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": body.reasoning.effort if body.reasoning is not None else None, "summary": None},
+            "store": False,
+            "temperature": sampling.temp,
+            "text": {"format": {"type": "text"}} if body.text is None or body.text.format is None else body.text,
+            "tool_choice": {"type": "function", "name": choice.name} if isinstance(choice, _Tool) else choice or "auto",
+            "tools": [
+                {
+                    "type": "function",
+                    "name": t.name,
+                    "description": t.description,
+                    "parameters": t.parameters,
+                    "strict": False,
+                }
+                for t in body.tools or ()
+                if t.type == "function"
+            ],
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+            "usage": None if status == "in_progress" else usage,
+        }

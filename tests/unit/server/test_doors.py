@@ -1,0 +1,298 @@
+"""The Responses and the Messages API: what a request asks for, and answers that the SDKs' own types accept."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+from starlette.testclient import TestClient
+
+from duo.llama.chat_template import ChatTemplate
+from duo.server.lead_server import Lead
+from tests.chat_templates import HERMES
+from tests.scripted import TEXT, ScriptedSlot
+from tests.unit.server.conftest import client_of
+
+RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
+SHOWS = "{{ messages | tojson }}{{ tools | tojson if tools }}{{ enable_thinking }}<think></think>"
+CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.txt"}}\n</tool_call>'
+THOUGHT = "<think>\nLet me see.\n</think>\n\n"
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400}
+
+
+@pytest.fixture
+def use(slot: ScriptedSlot) -> Callable[[str], None]:
+    def use(source: str) -> None:
+        slot.target.chat_template = slot.target.tool_template = ChatTemplate(source)
+
+    return use
+
+
+def events_of(client: TestClient, path: str, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
+    answer = client.post(path, json={"stream": True, **fields})
+    assert answer.status_code == 200, answer.text
+    found = []
+    for block in answer.text.split("\n\n")[:-1]:
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    assert all(name == data["type"] for name, data in found)
+    return found
+
+
+def prompt_of(slot: ScriptedSlot) -> str:
+    return slot.target.spelling(slot.requests[-1].prompt).decode()
+
+
+TOOLS = {
+    RESPONSES: [{"type": "function", "name": "read", "description": "d", "parameters": SCHEMA}],
+    MESSAGES: [{"name": "read", "description": "d", "input_schema": SCHEMA}],
+}
+ASKED: dict[str, dict[str, Any]] = {RESPONSES: {"input": "a"}, MESSAGES: SAID}
+
+
+def written(response: Response) -> list[tuple[str, str]]:
+    """The items of an output, as their type and what they say."""
+    found = []
+    for item in response.output:
+        match item.type:
+            case "message":
+                found.append(("text", item.content[0].text))  # type: ignore[union-attr]
+            case "reasoning":
+                found.append(("thinking", item.content[0].text))  # type: ignore[index]
+            case "function_call":
+                found.append((item.name, item.arguments))
+    return found
+
+
+def blocks(message: Message) -> list[tuple[str, str]]:
+    found = []
+    for block in message.content:
+        match block.type:
+            case "text":
+                found.append(("text", block.text))
+            case "thinking":
+                found.append(("thinking", block.thinking))
+            case "tool_use":
+                found.append((block.name, json.dumps(block.input)))
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
+def test_thoughts_text_and_calls(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], path: str, stream: bool
+) -> None:
+    use(HERMES + "{# <think> #}")
+    slot.text = f"{THOUGHT}I read it.\n{CALL}"
+    asked = ASKED[path] | {"tools": TOOLS[path]}
+    expected = [("thinking", "Let me see."), ("text", "I read it."), ("read", '{"path": "a.txt"}')]
+    if path == RESPONSES:
+        if stream:
+            events = events_of(client, path, **asked)
+            for _, data in events:
+                TypeAdapter(ResponseStreamEvent).validate_python(data)
+            assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
+            assert [name.removeprefix("response.") for name, _ in events[:2]] == ["created", "in_progress"]
+            texts = [data["delta"] for name, data in events if name == "response.output_text.delta"]
+            assert "".join(texts) == "I read it."
+            response = Response.model_validate(events[-1][1]["response"])
+        else:
+            response = Response.model_validate(client.post(path, json=asked).json())
+        assert written(response) == expected
+        assert response.status == "completed"
+        assert response.usage is not None
+        assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    else:
+        if stream:
+            events = events_of(client, path, **asked)
+            for _, data in events:
+                TypeAdapter(RawMessageStreamEvent).validate_python(data) if data["type"] != "ping" else None
+            message = accumulated([data for _, data in events])
+        else:
+            message = Message.model_validate(client.post(path, json=asked).json())
+        assert blocks(message) == expected
+        assert message.stop_reason == "tool_use"
+        assert message.usage.output_tokens > 20
+
+
+def accumulated(events: list[dict[str, Any]]) -> Message:
+    """The message of a stream, whose events are in order."""
+    assert [events[0]["type"], events[-2]["type"], events[-1]["type"]] == [
+        "message_start",
+        "message_delta",
+        "message_stop",
+    ]
+    message, is_open = dict(events[0]["message"]), False
+    for event in events[1:-2]:
+        match event["type"]:
+            case "content_block_start":
+                assert not is_open
+                assert event["index"] == len(message["content"])
+                message["content"].append({**event["content_block"], "json": ""})
+                is_open = True
+            case "content_block_delta":
+                assert is_open
+                block, delta = message["content"][event["index"]], event["delta"]
+                kind = delta["type"].removesuffix("_delta")
+                block["json" if kind == "input_json" else kind] += delta[
+                    "partial_json" if kind == "input_json" else kind
+                ]
+            case "content_block_stop":
+                block, is_open = message["content"][event["index"]], False
+                if block["type"] == "tool_use":
+                    block["input"] = json.loads(block["json"])
+    assert not is_open
+    return Message.model_validate(message | events[-2]["delta"] | {"usage": events[-2]["usage"]})
+
+
+def test_items_of_a_response_become_messages(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]
+) -> None:
+    use(SHOWS)
+    items = [
+        {"role": "developer", "content": "b"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "c"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "d"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "e", "annotations": []}]},
+        {"type": "function_call", "id": "fc_1", "call_id": "1", "name": "read", "arguments": '{"path": "f"}'},
+        {"type": "function_call", "call_id": "2", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "g"},
+        {"type": "function_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "h"}]},
+    ]
+    calls = [
+        {"id": n, "type": "function", "function": {"name": "read", "arguments": arguments}}
+        for n, arguments in (("1", {"path": "f"}), ("2", {}))
+    ]
+    answer = client.post(RESPONSES, json={"instructions": "a", "input": items, "reasoning": {"effort": "none"}})
+    assert answer.status_code == 200, answer.text
+    shown, end = json.JSONDecoder().raw_decode(prompt_of(slot))
+    assert shown == [
+        {"role": "system", "content": "a\n\nb"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "e", "reasoning_content": "d", "tool_calls": calls},
+        {"role": "tool", "content": "g", "tool_call_id": "1"},
+        {"role": "tool", "content": "h", "tool_call_id": "2"},
+    ]
+    assert prompt_of(slot)[end:].startswith("False")
+
+
+def test_blocks_of_messages_become_messages(client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]) -> None:
+    use(SHOWS)
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "c", "signature": "x"},
+                {"type": "text", "text": "d"},
+                {"type": "tool_use", "id": "1", "name": "read", "input": {"path": "e"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "f"}]},
+                {"type": "text", "text": "g"},
+            ],
+        },
+    ]
+    system = [{"type": "text", "text": "a"}, {"type": "text", "text": "a2"}]
+    fields = {"messages": messages, "system": system, "thinking": {"type": "disabled"}, "model": "claude-opus-5"}
+    answer = client.post(MESSAGES, json=SAID | fields)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == "claude-opus-5"
+    assert "x-duo-warning" not in answer.headers
+    shown, end = json.JSONDecoder().raw_decode(prompt_of(slot))
+    calls = [{"id": "1", "type": "function", "function": {"name": "read", "arguments": {"path": "e"}}}]
+    assert shown == [
+        {"role": "system", "content": "a\na2"},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "d", "reasoning_content": "c", "tool_calls": calls},
+        {"role": "tool", "content": "f", "tool_call_id": "1"},
+        {"role": "user", "content": "g"},
+    ]
+    assert prompt_of(slot)[end:].startswith("False")
+    counted = client.post(COUNT, json=SAID | fields).json()
+    assert counted == {"input_tokens": len(slot.requests[-1].prompt)}
+
+
+def test_why_a_text_has_ended(client: TestClient) -> None:
+    cut = client.post(RESPONSES, json={"input": "a", "max_output_tokens": 5}).json()
+    assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert cut["usage"]["output_tokens"] == 5
+    cut = client.post(MESSAGES, json=SAID | {"max_tokens": 5}).json()
+    assert (cut["stop_reason"], cut["stop_sequence"]) == ("max_tokens", None)
+    stopped = client.post(MESSAGES, json=SAID | {"stop_sequences": ["zzz", " of"]}).json()
+    assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", " of")
+    assert stopped["content"] == [{"type": "text", "text": TEXT.partition(" of")[0]}]
+    again = client.post(MESSAGES, json=SAID).json()
+    assert again["usage"]["cache_read_input_tokens"] > 0
+    assert again["stop_reason"] == "end_turn"
+
+
+IMAGE = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "said"),
+    [
+        (RESPONSES, {"input": "a", "previous_response_id": "resp_1"}, "previous_response_id is not supported"),
+        (RESPONSES, {"input": "a", "conversation": {"id": "1"}}, "conversation is not supported"),
+        (RESPONSES, {"input": "a", "background": True}, "background is not supported"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "1"}]}, "an input of type 'item_reference'"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'"),
+        (RESPONSES, {"input": []}, "messages must not be empty"),
+        (RESPONSES, {"input": [{"type": "function_call", "name": "f", "arguments": "["}]}, "not a JSON object"),
+        (RESPONSES, {"input": 5}, "invalid request"),
+        (MESSAGES, SAID | {"messages": IMAGE}, "content of type 'image' is not supported"),
+        (MESSAGES, SAID | {"messages": []}, "messages must not be empty"),
+        (MESSAGES, SAID | {"messages": 5}, "invalid request"),
+        (COUNT, SAID | {"messages": IMAGE}, "content of type 'image' is not supported"),
+    ],
+)
+def test_what_is_refused(client: TestClient, path: str, fields: dict[str, Any], said: str) -> None:
+    answer = client.post(path, json=fields)
+    assert answer.status_code == 400
+    body = answer.json()
+    assert said in body["error"]["message"]
+    assert body["error"]["type"] == "invalid_request_error"
+    assert (body.get("type") == "error") == (path != RESPONSES)
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
+def test_a_failure_in_a_stream(client: TestClient, slot: ScriptedSlot, path: str) -> None:
+    slot.error, slot.error_at = RuntimeError("broken"), 2
+    name, data = events_of(client, path, **ASKED[path])[-1]
+    if path == RESPONSES:
+        assert name == "response.failed"
+        assert "broken" in Response.model_validate(data["response"]).error.message  # type: ignore[union-attr]
+    else:
+        assert (name, data["error"]["type"]) == ("error", "api_error")
+        assert "broken" in data["error"]["message"]
+
+
+def test_tools_of_other_types_are_ignored_with_a_warning(client: TestClient, use: Callable[[str], None]) -> None:
+    use(HERMES)
+    for path, tool in ((RESPONSES, {"type": "web_search"}), (MESSAGES, {"type": "bash_20250124", "name": "bash"})):
+        answer = client.post(path, json=ASKED[path] | {"tools": [*TOOLS[path], tool]})
+        assert answer.status_code == 200, answer.text
+        assert f"tool of type {tool['type']}" in answer.headers["x-duo-warning"]
+
+
+def test_a_key_of_either_header(make_lead: Callable[..., Lead]) -> None:
+    client = client_of(make_lead(api_keys=["secret"]))
+    assert client.post(MESSAGES, json=SAID).status_code == 401
+    assert client.post(MESSAGES, json=SAID, headers={"x-api-key": "secret"}).status_code == 200
+    assert client.post(RESPONSES, json={"input": "a"}, headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_a_schema(client: TestClient, slot: ScriptedSlot) -> None:
+    form = {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}
+    answer = client.post(RESPONSES, json={"input": "a", "text": {"format": form}})
+    assert answer.status_code == 200, answer.text
+    assert "path" in (slot.requests[-1].config.grammar or "")
+    Response.model_validate(answer.json())
