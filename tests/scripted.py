@@ -116,11 +116,14 @@ class ScriptedSlot:
     def close(self) -> None:
         """It holds nothing."""
 
-    def write(self, request: TextRequest) -> None:
+    def forget(self, request: TextRequest) -> None:
+        """It never pauses."""
+
+    def write(self, request: TextRequest, others_wait: object = None) -> bool:
         metrics, prompt, stop = request.metrics, list(request.prompt), request.config.stop
         metrics.stop, metrics.policy = INTERRUPTED, self.policy
         if request.cancelled.is_set():
-            return
+            return True
         self._running = request
         self.requests.append(request)
         metrics.n_prompt = len(prompt)
@@ -147,6 +150,7 @@ class ScriptedSlot:
                 break
         request.stopped_by = ending.stopped_by
         self._cached, self._running = prompt + written[:-1], None
+        return True
 
     def _step(self, request: TextRequest, ending: Ending, tokens: Sequence[int]) -> tuple[bytes, ...]:
         metrics = request.metrics

@@ -210,6 +210,10 @@ class EngineConfig:
         8192, "-cram --cache-ram MIB $LLAMA_ARG_CACHE_RAM", "Context",
         "Most memory for conversations that are kept beside the context's, in MiB; -1: no limit.", who="lead",
         bounds=Bounds(-1, 2**24, "more than any machine has"))
+    turn_tokens: int = option(
+        64, "--turn-tokens N", "Context",
+        "Number of tokens after which a text pauses where other requests wait, which are then written in turns; 0: "
+        "each text is written to its end.", who="lead", bounds=COUNT)
     warmup: bool = option(
         True, "--warmup/--no-warmup $LLAMA_ARG_WARMUP", "Context",
         "Decode a few tokens before the first text, which reads all weights into memory and lets devices compile. Not "

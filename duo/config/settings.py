@@ -44,6 +44,7 @@ class Settings(TypedDict, total=False):
     type_v: str
     n_slots: int
     cache_ram: int
+    turn_tokens: int
     warmup: bool
     n_predict: int
 

@@ -129,6 +129,11 @@ class Worker:
             self._jobs.remove(job)
             return True
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether jobs wait. From any thread."""
+        return bool(self._jobs)
+
     def join(self) -> None:
         """Wait until all jobs are done, unless llama.cpp blocks the thread forever. Not to be called from a job."""
         while not lifeline.is_lost():

@@ -202,6 +202,7 @@ class Engine:
         self._writer.cancel(request)
         job = self._texts.get(request)
         if job is not None and self._worker.drop(job):
+            self._writer.forget(request)
             request.metrics.stop = INTERRUPTED
             self._end(request, None)
 
@@ -227,7 +228,10 @@ class Engine:
     def _write(self, request: TextRequest) -> None:
         try:
             with lifeline.notifying(self.fail):
-                self._writer.write(request)
+                has_ended = self._writer.write(request, lambda: self._worker.is_wanted)
+            if not has_ended and (job := self._texts.get(request)) is not None:
+                self._worker.submit(job)  # its next turn, after all that wait
+                return
             self.fault = None
             self._end(request, None)
         except BaseException as error:  # raised in the thread that iterates

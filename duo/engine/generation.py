@@ -97,17 +97,31 @@ class Generation:
         request = self.request
         self.session, self._ending, self._metrics = request.session, request.ending, request.metrics
         self._now = request.metrics.clock.now
+        self._begin()
+        self._metrics.n_prompt = self.session.n_prompt
+
+    def _begin(self) -> None:
+        """Begin, or continue after a pause, with the target alone."""
         self._n_threads = 0  # the target's threads; 0: still those for prefill
         self.draft = self.sources.alone  # the one in use
-        self._metrics.policy = self.draft.policy
+        self._metrics.policy = self.draft.policy or self._metrics.policy
         self._use_cores(self.draft)
         for source in (self.draft, *self.sources.others):
-            source.begin(request)
+            source.begin(self.request)
+        self._is_begun = True
 
-    def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
-        """Generate until the ending or until `stop` is set; `put` gets every step. Raises DecodeError of the target."""
-        ending = self._ending
-        self._metrics.n_prompt = self.session.n_prompt
+    def run(
+        self, put: Callable[[Step], None], stop: threading.Event, pauses: Callable[[int], bool] = lambda _: False
+    ) -> bool:
+        """Generate until the ending or until `stop` is set; `put` gets every step. Raises DecodeError of the target.
+
+        `pauses`: called after each step with the tokens that this call has added. If it returns True, the text pauses,
+        and False is returned: then the target's cache must be as now when run() is called again.
+        """
+        ending, n_before = self._ending, len(self.session.accepted)
+        if not self._is_begun:
+            self._begin()
+        self._is_begun = False
         try:
             if self.sources.preferred is not None:
                 self.sources.preferred.begin()
@@ -116,6 +130,8 @@ class Generation:
             while ending.reason is None and not stop.is_set():
                 if (step := self._step()) is not None:
                     put(step)
+                    if ending.reason is None and pauses(len(self.session.accepted) - n_before):
+                        return False
         except DecodeAborted:
             pass  # by interrupt()
         except GrammarError:
@@ -126,6 +142,7 @@ class Generation:
         self._metrics.stop = ending.reason or INTERRUPTED
         if rest := ending.finish():
             put(Step((), 0, (rest,)))
+        return True
 
     def interrupt(self) -> None:
         """End run() after the current decode or during prefill. From any thread, after setting `stop`."""

@@ -38,6 +38,7 @@ class TextRequest:
     sources: Sources | None = None  # of candidates; None: the engine's own
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     n_cached: int = 0  # prompt tokens found in the KV cache
+    n_pauses: int = 0  # in which other texts were written
     stopped_by: str | None = None  # the stop string that ended the text
     cancelled: threading.Event = field(default_factory=threading.Event)
     end: Callable[[BaseException | None], None] = lambda _: None  # see Engine.submit()

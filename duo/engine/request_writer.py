@@ -1,8 +1,11 @@
 """RequestWriter: writes the texts of requests with the contexts of a slot, one at a time."""
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from duo.engine.cores import pin
+from duo.engine.decoder import SavedCache
 from duo.engine.draft import DraftRequest
 from duo.engine.generation import Generation
 from duo.engine.request import TextRequest, choosing
@@ -13,19 +16,32 @@ from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 
 
+@dataclass(slots=True)
+class _Paused:
+    """A text that others have interrupted, and what the contexts held of it."""
+
+    generation: Generation
+    caches: list[SavedCache]
+
+
 class RequestWriter:
     """Writes one text at a time. One thread calls write(); the other methods may be called from any thread."""
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
+        self._paused: dict[TextRequest, _Paused] = {}
         self._lock = threading.Lock()  # protects the next, so that cancel() never affects the next request
         self._request: TextRequest | None = None  # that is being written
 
-    def write(self, request: TextRequest) -> None:
-        """Process a request until its text ends or it is cancelled. Raises DuoError."""
+    def write(self, request: TextRequest, others_wait: Callable[[], bool] = lambda: False) -> bool:
+        """Process a request until its text ends or it is cancelled: True. Raises DuoError.
+
+        False: it pauses after its turn, because others wait, and write() is to be called again.
+        """
         request.metrics.stop = INTERRUPTED
         if request.cancelled.is_set():
-            return
+            self.forget(request)
+            return True
         slot = self._slot
         with self._lock:
             self._request = request
@@ -35,12 +51,41 @@ class RequestWriter:
             seconds = slot.reserve(len(request.prompt), request.config.stop.n_predict, request.cancelled)
             request.metrics.started += seconds if is_loading else 0.0
             with slot.watching():
-                self._generate(request)
+                return self._generate(request, others_wait)
         finally:
             with self._lock:
                 self._request = None
 
-    def _generate(self, request: TextRequest) -> None:
+    def _generate(self, request: TextRequest, others_wait: Callable[[], bool]) -> bool:
+        slot, paused = self._slot, self._paused.pop(request, None)
+        slot.cores.begin()
+        if paused is None:
+            generation = self._begin(request)
+        else:
+            generation = paused.generation
+            for cache, saved in zip(slot.caches, paused.caches, strict=True):
+                cache.load(saved)
+        target, session, most = slot.target_cache, generation.session, slot.config.turn_tokens
+        assert target is not None
+        can_pause = most and slot.is_largest and target.savable is not None
+
+        def pauses(n_tokens: int) -> bool:
+            return bool(can_pause) and n_tokens >= most and others_wait()
+
+        has_ended = True
+        try:
+            with slot.computing(generation.interrupt):
+                has_ended = generation.run(request.put, request.cancelled, pauses)
+            return has_ended
+        finally:
+            target.end(session.accepted, session.n_prompt)
+            request.stopped_by = generation.request.ending.stopped_by
+            if not has_ended:
+                request.n_pauses += 1
+                self._paused[request] = _Paused(generation, [cache.save() for cache in slot.caches])
+                target.clear()
+
+    def _begin(self, request: TextRequest) -> Generation:
         config, slot, sources = request.config, self._slot, request.sources
         target, cache = slot.target, slot.target_cache
         assert cache is not None
@@ -54,19 +99,16 @@ class RequestWriter:
         if not request.reuses:
             cache.clear()
         request.n_cached = cache.begin(request.prompt)
-        slot.cores.begin()
         session = Session(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
         ending = Ending(config.stop, target.piece, target.is_end)
         text = DraftRequest(session, ending, request.metrics, guesser, config.sampling, banned, config.mode)
-        generation = Generation(
+        return Generation(
             cache.context, text, verifier, slot.threads, sources, request.on_prompt, config.n_logprobs, slot.cores
         )
-        try:
-            with slot.computing(generation.interrupt):
-                generation.run(request.put, request.cancelled)
-        finally:
-            cache.end(session.accepted, session.n_prompt)
-            request.stopped_by = ending.stopped_by
+
+    def forget(self, request: TextRequest) -> None:
+        """A request that has paused is cancelled."""
+        self._paused.pop(request, None)
 
     def cancel(self, request: TextRequest) -> None:
         """End this request after the current decode, or in the middle of its prefill or warm-up."""

@@ -108,7 +108,7 @@ class Slot:
         self.layer: Layer | None = None  # see add_layer()
         self._n_busiest = n_busiest
         self.n_ctx = 0  # of the contexts; 0: not made yet
-        self._is_largest = False  # whether they were made for a text of unknown length
+        self.is_largest = False  # whether they were made for a text of unknown length
         self.target_cache: Cache | None = None
         self.draft_cache: Cache | None = None
         self.saved = SavedTexts(config.n_slots, config.cache_ram * 2**20 if config.cache_ram >= 0 else sys.maxsize)
@@ -174,7 +174,7 @@ class Slot:
         Returns the seconds that this took, without the wait for a remote draft that is starting, which `stop` ends.
         Raises PromptError, MemoryLimitError, ModelError or UsageError.
         """
-        n_ctx = context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self._is_largest else 0)
+        n_ctx = context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self.is_largest else 0)
         if n_ctx <= self.n_ctx:
             return 0.0
         start = time.perf_counter()
@@ -209,7 +209,7 @@ class Slot:
         self.draft = self.new_draft(self.policy) if draft is not None else None
         if self.layer is not None:
             self.layer.draft = LocalDraft(Cache(head), self.layer.policy, is_head=True) if head is not None else None
-        self.n_ctx, self._is_largest = n_ctx, n_predict < 0
+        self.n_ctx, self.is_largest = n_ctx, n_predict < 0
         return seconds
 
     def _head_context(self, head: Model, threads: ThreadConfig, target: Context) -> Context | None:

@@ -109,7 +109,7 @@ class GenerationService:
             try:
                 # A request that was cancelled in the queue does not count.
                 if text.metrics.n_prompt or not isinstance(error, BusyError | None):
-                    self.metrics.add(text.metrics, text.n_cached)
+                    self.metrics.add(text.metrics, text.n_cached, text.n_pauses)
                     self._on_text(text)
             finally:
                 self.unfinished.pop(text, None)

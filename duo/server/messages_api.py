@@ -39,14 +39,14 @@ class _Message(msgspec.Struct):
     content: str | list[_Block]
 
 
-class _Tool(msgspec.Struct):
+class _ClientTool(msgspec.Struct):
     name: str
     type: str | None = None
     description: str | None = None
     input_schema: Json | None = None
 
 
-class _Choice(msgspec.Struct):
+class _ToolChoice(msgspec.Struct):
     type: Literal["auto", "any", "tool", "none"] = "auto"
     name: str | None = None
     disable_parallel_tool_use: bool = False
@@ -64,8 +64,8 @@ class MessagesBody(msgspec.Struct):
     model: str | None = None
     max_tokens: int | None = None
     system: str | list[_Block] | None = None
-    tools: Annotated[list[_Tool], msgspec.Meta(max_length=256)] | None = None
-    tool_choice: _Choice | None = None
+    tools: Annotated[list[_ClientTool], msgspec.Meta(max_length=256)] | None = None
+    tool_choice: _ToolChoice | None = None
     stop_sequences: Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     stream: bool | None = None
     temperature: float | None = None
@@ -86,7 +86,7 @@ class MessagesBody(msgspec.Struct):
             block for message in self.messages if not isinstance(message.content, str) for block in message.content
         ]
         check_arguments(len(bytes(block.input)) for block in blocks)
-        found, choice = Conversation(), self.tool_choice or _Choice()
+        found, choice = Conversation(), self.tool_choice or _ToolChoice()
         if system := _text(self.system or ""):
             found.say("system", system)
         for message in self.messages:

@@ -25,6 +25,7 @@ _COUNTERS = {
     "duo:contradictions_prepared": "Number of contradictions that the draft had prepared.",
     "spec_decode_num_accepted_tokens_per_pos": "Number of candidates accepted, by draft position.",
     "duo:generations": "Number of generations finished, by stop reason.",
+    "duo:queue_pauses": "Number of times that a text paused for others.",
     "duo:worker_joins": "Number of times that a remote draft connected.",
     "duo:worker_stalls": "Number of times that the remote draft in use timed out.",
     "duo:stale_candidates": "Number of candidates from remote drafts discarded as late or useless.",
@@ -56,7 +57,7 @@ class ServerMetrics(Collector):
         self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if name not in _LABELS})
         self._prompt_rate = self._rate = 0.0
 
-    def add(self, metrics: Metrics, n_cached: int) -> None:
+    def add(self, metrics: Metrics, n_cached: int, n_pauses: int = 0) -> None:
         """Count a generation that has ended."""
         totals = Totals(metrics)
         statistics = totals.statistics()
@@ -72,6 +73,7 @@ class ServerMetrics(Collector):
             "spec_decode_num_draft_tokens": statistics.verified,
             "spec_decode_num_drafts": totals.draft.decodes + totals.lookup.decodes,
             "spec_decode_num_accepted_tokens": statistics.accepted,
+            "duo:queue_pauses": n_pauses,
             "duo:outcomes_prepared": metrics.n_prepared,
             "duo:contradictions": metrics.contradictions.total(),
             "duo:contradictions_prepared": metrics.hits.total(),

@@ -24,7 +24,7 @@ class _Text(msgspec.Struct):
     text: str = ""
 
 
-class _Item(msgspec.Struct):
+class _InputItem(msgspec.Struct):
     """An item of the input; the fields of all types."""
 
     type: str = "message"
@@ -46,7 +46,7 @@ class _TextOptions(msgspec.Struct):
     format: _Format | None = None
 
 
-class _Tool(msgspec.Struct):
+class _ResponseTool(msgspec.Struct):
     type: str
     name: str = ""
     description: str | None = None
@@ -60,11 +60,11 @@ class _Reasoning(msgspec.Struct):
 class ResponsesBody(msgspec.Struct):
     """POST /v1/responses."""
 
-    input: str | Annotated[list[_Item], msgspec.Meta(max_length=8192)] = ""
+    input: str | Annotated[list[_InputItem], msgspec.Meta(max_length=8192)] = ""
     model: str | None = None
     instructions: str | None = None
-    tools: Annotated[list[_Tool], msgspec.Meta(max_length=256)] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _Tool | None = None
+    tools: Annotated[list[_ResponseTool], msgspec.Meta(max_length=256)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _ResponseTool | None = None
     parallel_tool_calls: bool | None = None
     text: _TextOptions | None = None
     reasoning: _Reasoning | None = None
@@ -100,7 +100,7 @@ class ResponsesBody(msgspec.Struct):
         found, choice = Conversation(), self.tool_choice or "auto"
         if self.instructions:
             found.say("system", self.instructions)
-        items = [_Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        items = [_InputItem(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         check_arguments(len(bytes(item.arguments)) for item in items)
         thoughts = ""  # of the message or the call after it
         for item in items:
@@ -116,8 +116,8 @@ class ResponsesBody(msgspec.Struct):
             if t.type == "function"
         ]
         found.ignored = [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]
-        found.choice = "required" if isinstance(choice, _Tool) else choice
-        found.only = choice.name if isinstance(choice, _Tool) else None
+        found.choice = "required" if isinstance(choice, _ResponseTool) else choice
+        found.only = choice.name if isinstance(choice, _ResponseTool) else None
         found.is_parallel = self.parallel_tool_calls is not False and found.only is None
         if self.reasoning is not None and self.reasoning.effort is not None:
             effort = self.reasoning.effort
@@ -125,7 +125,7 @@ class ResponsesBody(msgspec.Struct):
         return found
 
 
-def _add(found: Conversation, item: _Item, thoughts: str) -> None:
+def _add(found: Conversation, item: _InputItem, thoughts: str) -> None:
     """Add an item. Raises ApiError."""
     more = {"reasoning_content": thoughts} if thoughts else {}
     match item.type:
@@ -282,7 +282,9 @@ class ResponsesFormatter(Formatter):
             "store": False,
             "temperature": sampling.temp,
             "text": {"format": {"type": "text"}} if body.text is None or body.text.format is None else body.text,
-            "tool_choice": {"type": "function", "name": choice.name} if isinstance(choice, _Tool) else choice or "auto",
+            "tool_choice": {"type": "function", "name": choice.name}
+            if isinstance(choice, _ResponseTool)
+            else choice or "auto",
             "tools": [
                 {
                     "type": "function",

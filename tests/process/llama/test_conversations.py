@@ -128,3 +128,37 @@ def test_which_conversations_are_kept(tmp_path: Path) -> None:
         assert n_cached(engine, texts[0]) == 0
         assert n_cached(engine, texts[1]) == 0
         assert n_cached(engine, texts[0]) == 0  # there is no memory for it
+
+
+@pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedule: str, tmp_path: Path) -> None:
+    path, draft = make(kind, tmp_path)
+    dice = random.Random(f"pauses {kind} {schedule}")
+    options: dict[str, Any] = {"n_ctx": 320, "profile": False, "n_threads": 1, "draft_n_threads": 1}
+    options["exact"] = kind not in NOT_EXACT
+    with (
+        load(path, heads="off", schedule="off", n_slots=1, lookup="off", **options) as alone,
+        load(path, draft, schedule=schedule, turn_tokens=dice.choice([1, 3, 8]), **options) as engine,
+    ):
+        engine.call(lambda slot: slot.reserve(0, -1))
+        n_pauses = 0
+        for i in range(10):
+            asked: list[tuple[list[int], dict[str, Any]]] = []
+            for _ in range(dice.randrange(2, 5)):
+                text = [dice.randrange(3, 270) for _ in range(dice.randrange(5, 120))]
+                sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, {"temperature": 0.9, "seed": i}])
+                asked.append((text, {"max_tokens": dice.choice([1, 20, 40]), "ignore_eos": True, **sampling}))
+            streams = [engine.stream(text, **more) for text, more in asked]
+            dropped = dice.choice([None, *range(len(asked))])
+            if dropped is not None:
+                next(streams[dropped], None)
+                engine.cancel(streams[dropped].request)
+            found = [[token for step in stream for token in step.tokens] for stream in streams]
+            n_pauses += sum(stream.request.n_pauses for stream in streams)
+            for j, ((text, more), tokens) in enumerate(zip(asked, found, strict=True)):
+                expected = write(alone, text, 1000, **{key: more[key] for key in more if key != "ignore_eos"})[0]
+                if j != dropped:
+                    assert tokens == expected
+        assert n_pauses > 8
+        assert not engine._writer._paused

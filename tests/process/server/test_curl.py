@@ -19,8 +19,9 @@ OPTIONS = ("--exact", "--lookup", "off", "--ctx-size", "512", "--alias", "org/de
 # What differs from one time to the next.
 _VARYING = {
     r'"((?:chat)?cmpl)-[0-9a-f]{32}"': r'"\1-ID"',
+    r'"(msg|resp|rs|fc|toolu|call)_[0-9a-f]{24,32}"': r'"\1_ID"',
     r'"duo [\d.]+\w*"': '"duo VERSION"',
-    r'"created":\d+': '"created":0',
+    r'"created(_at)?":\d+': r'"created\1":0',
     r'"(\w+_(?:ms|per_second))":[\d.e+-]+': r'"\1":0.0',
     r"(?m)^date: .*$": "date: DATE",
     r"(?m)^content-length: \d+$": "content-length: N",
