@@ -5,17 +5,40 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import SandboxedEnvironment
 
 from duo.errors import PromptError
 
-# What a model writes around its thoughts, and around a call.
-THINK, END_OF_THOUGHT = "<think>", "</think>"
-CALL, END_OF_CALL = "<tool_call>", "</tool_call>"
-TAGS = frozenset(tag.encode() for tag in (THINK, END_OF_THOUGHT, CALL, END_OF_CALL))
+CALL, END_OF_CALL = "<tool_call>", "</tool_call>"  # what a model writes around a call
+
+
+class Thought(NamedTuple):
+    """What a model writes around a thought at the beginning of an answer."""
+
+    begin: str
+    end: str
+    then: str = ""  # what may come between it and the content,
+    instead: str = ""  # and before a content without a thought
+
+
+_CHANNEL = "<|channel|>{}<|message|>"
+# Of Qwen, DeepSeek and others; of Mistral; of gpt-oss (OpenAI's harmony).
+THOUGHTS = (
+    Thought("<think>", "</think>"),
+    Thought("[THINK]", "[/THINK]"),
+    Thought(
+        _CHANNEL.format("analysis"),
+        "<|end|>",
+        f"<|start|>assistant{_CHANNEL.format('final')}",
+        _CHANNEL.format("final"),
+    ),
+)
+_TAGS = [CALL, END_OF_CALL, "<think>", "</think>", "[THINK]", "[/THINK]"]
+# Tokens that are part of a text even where the vocabulary has them as special ones.
+TAGS = frozenset(tag.encode() for tag in [*_TAGS, "<|channel|>", "<|message|>", "<|start|>", "<|end|>"])
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")  # names that no option may have
 
@@ -45,7 +68,8 @@ class ChatTemplate:
         """`bos`, `eos`: the spelling of the tokens; `name`: of the model, for messages. Raises PromptError."""
         self._name = name
         self._constants = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
-        self.has_thoughts = THINK in source  # whether the model may think between <think> and </think>
+        # What is around the model's thoughts; None: it is not known to think.
+        self.thought = next((thought for thought in THOUGHTS if thought.begin in source), None)
         source = _MARK.sub(lambda found: found[1] + ("endif" if found[2] else "if true") + found[3], source)
         try:
             self._template = _environment().from_string(source)

@@ -1,12 +1,12 @@
 """AnswerParser: finds the reasoning, the content and the tool calls in the text of a chat's answer. Pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, THINK
+from duo.llama.chat_template import CALL, END_OF_CALL, THOUGHTS, Thought
 
 _ESCAPE = re.compile(r"\\.")
 
@@ -14,8 +14,10 @@ _ESCAPE = re.compile(r"\\.")
 class AnswerFormat(NamedTuple):
     """What the text of an answer may have besides content."""
 
-    thinks: bool | None = None  # whether the prompt ends inside <think>; None: reasoning is left in the content
+    thinks: bool | None = None  # whether the prompt ends inside a thought; None: reasoning is left in the content
     has_tools: bool = False  # whether there may be calls of tools
+    thought: Thought = THOUGHTS[0]
+    shows_tags: bool = False  # whether thoughts are part of the content, with what is around them
 
 
 class ToolCall(NamedTuple):
@@ -37,8 +39,8 @@ class Part(NamedTuple):
 class AnswerParser:
     """Takes the text of an answer piece by piece; what may be a tag or a call waits until that is known.
 
-    The tags are those of Hermes and Qwen. White space around reasoning and calls belongs to nothing. What looks like a
-    call but is not complete or valid is content.
+    Calls have the tags of Hermes and Qwen. White space around reasoning and calls belongs to nothing. What looks like a
+    call but is not complete or valid is content, and within a thought there are none.
     """
 
     def __init__(self, form: AnswerFormat) -> None:
@@ -48,6 +50,7 @@ class AnswerParser:
         self._is_start = form.thinks is not None
         self._is_reasoning = False
         self._skips_space = False
+        self._then = ""  # what may come before the content
 
     def push(self, text: str) -> list[Part]:
         """The parts that the next piece of the text completes or continues."""
@@ -59,19 +62,11 @@ class AnswerParser:
         return list(self._parts(is_last=True))
 
     def _parts(self, *, is_last: bool) -> Iterator[Part]:
-        if self._is_start:
-            text = self._text.lstrip()
-            if not is_last and len(text) < len(THINK) and THINK.startswith(text):
-                return  # it is not known yet whether there is a thought
-            self._is_start, has_tag = False, text.startswith(THINK)
-            if has_tag:
-                self._drop(self._text.index(THINK) + len(THINK))
-            self._is_reasoning = self._skips_space = has_tag or bool(self._form.thinks)
-        while True:
-            if self._skips_space:
-                self._drop(len(self._text) - len(self._text.lstrip()))
-                self._skips_space = not self._text
-            tag = END_OF_THOUGHT if self._is_reasoning else CALL if self._form.has_tools else ""
+        if self._is_start and not (yield from self._begin(is_last=is_last)):
+            return
+        thought = self._form.thought
+        while (yield from self._skip(is_last=is_last)):
+            tag = thought.end if self._is_reasoning else CALL if self._form.has_tools else ""
             if not tag:
                 yield from self._show(len(self._text))
                 break
@@ -82,8 +77,8 @@ class AnswerParser:
                 break
             n = self._text.index(tag) + len(tag)
             if self._is_reasoning:
-                self._drop(n)
-                self._is_reasoning, self._skips_space = False, True
+                yield from self._leave_out(n)
+                self._is_reasoning, self._skips_space, self._then = False, True, thought.then
             elif (n_call := _n_call(self._text[n:])) is None:
                 break
             elif call := _parse(self._text[n : n + n_call].removesuffix(END_OF_CALL)):
@@ -95,10 +90,43 @@ class AnswerParser:
         if is_last and not (self._is_reasoning and not self._text.strip()):
             yield from self._show(len(self._text))
 
+    def _begin(self, *, is_last: bool) -> Generator[Part, None, bool]:
+        """Find out whether the text begins with a thought. False: it is not known yet."""
+        thought, text = self._form.thought, self._text.lstrip()
+        tags = [tag for tag in (thought.begin, thought.instead) if tag]
+        if not is_last and any(len(text) < len(tag) and tag.startswith(text) for tag in tags):
+            return False
+        self._is_start, tag = False, next((tag for tag in tags if text.startswith(tag)), "")
+        if tag:
+            yield from self._leave_out(self._text.index(tag) + len(tag))
+        self._is_reasoning = tag == thought.begin or (not tag and bool(self._form.thinks))
+        self._skips_space = bool(tag) or self._is_reasoning
+        return True
+
+    def _skip(self, *, is_last: bool) -> Generator[Part, None, bool]:
+        """Leave out what comes after a tag. False: it is not known yet whether that is there."""
+        if self._then:
+            if not is_last and len(self._text) < len(self._then) and self._then.startswith(self._text):
+                return False
+            if self._text.startswith(self._then):
+                yield from self._leave_out(len(self._then))
+            self._then = ""
+        if self._skips_space and not self._form.shows_tags:
+            self._drop(len(self._text) - len(self._text.lstrip()))
+            self._skips_space = not self._text
+        return True
+
     def _show(self, n: int) -> Iterator[Part]:
         """The next `n` characters as a part."""
         if n:
-            yield Part(self._start, self._text[:n], self._is_reasoning)
+            yield Part(self._start, self._text[:n], self._is_reasoning and not self._form.shows_tags)
+            self._drop(n)
+
+    def _leave_out(self, n: int) -> Iterator[Part]:
+        """The next `n` characters are a tag, and the space before it."""
+        if self._form.shows_tags:
+            yield from self._show(n)
+        else:
             self._drop(n)
 
     def _drop(self, n: int) -> None:

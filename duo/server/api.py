@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from duo.config import MAX_LOGPROBS
 from duo.server.api_error import ApiError
-from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments
+from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
 
 MAX_BIASED = 1024  # tokens with a logit_bias
 MAX_TOKENS = 2**20  # in one request
@@ -136,6 +136,7 @@ class ChatBody(TextBody):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: Json | None = None
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
+    reasoning_effort: str | None = None
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
 
@@ -155,7 +156,7 @@ class ChatBody(TextBody):
             "required" if isinstance(choice, Tool) else choice,
             choice.function.name if isinstance(choice, Tool) else None,
             self.parallel_tool_calls is not False and not is_named,
-            self.chat_template_kwargs or {},
+            effort_variables(self.reasoning_effort) | (self.chat_template_kwargs or {}),
             self.reasoning_format == "none",
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from duo.engine.engine import Engine
-from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, RESERVED, THINK, ChatTemplate
+from duo.llama.chat_template import CALL, END_OF_CALL, RESERVED, THOUGHTS, ChatTemplate, Thought
 from duo.llama.grammar import schema_grammar
 from duo.server.answer_parser import n_begun
 from duo.server.api_error import ApiError
@@ -20,6 +20,7 @@ class ChatPrompt:
 
     text: str
     thinks: bool | None
+    thought: Thought
     calls: "Calls | None"  # None: the answer has none
 
     @classmethod
@@ -40,7 +41,9 @@ class ChatPrompt:
             _check_tools(template, parses=calls is not None)
         prompt = template.render(messages, tools, variables)
         check_text(prompt, model, n_ctx)
-        return cls(prompt, prompt.rstrip().endswith(THINK) if template.has_thoughts else None, calls)
+        thought = template.thought
+        thinks = prompt.rstrip().endswith(thought.begin) if thought is not None else None
+        return cls(prompt, thinks, thought or THOUGHTS[0], calls)
 
 
 def _check_tools(template: ChatTemplate, *, parses: bool) -> None:
@@ -77,8 +80,8 @@ class Calls:
                 raise ApiError(400, f"tool_choice: there is no function {only[:100]!r} in tools")
         return cls(functions, conversation.choice == "required", conversation.is_parallel)
 
-    def grammar(self, thinks: bool | None) -> str:
-        """GBNF of the answer. `thinks`: whether it begins with a thought; None: the model has none.
+    def grammar(self, thinks: bool | None, thought: Thought = THOUGHTS[0]) -> str:
+        """GBNF of the answer. `thinks`: whether it begins inside a `thought`; None: the model has none.
 
         Raises UsageError for parameters that are not a supported schema, and BusyError. Blocks: see schema_grammar().
         """
@@ -89,7 +92,7 @@ class Calls:
         )
         answer = "call" if self.is_required else "text-0"
         gap = '"\\n"? "\\n"? ' if self.is_required else ""
-        begins = {None: answer, True: "thought-0", False: f'{answer} | "{THINK}" thought-0'}
+        begins = {None: answer, True: "thought-0", False: f'{answer} | "{thought.begin}" thought-0'}
         more = ' ("\\n" call)?' if self.is_parallel else ""
         rules = [
             f"root ::= {begins[thinks]}",
@@ -97,7 +100,7 @@ class Calls:
             f'called ::= "\\n{{\\"name\\": " ({names}) "}}\\n{END_OF_CALL}"{more}',
         ]
         if thinks is not None:
-            rules += until("thought", END_OF_THOUGHT, gap + answer, may_end=not self.is_required)
+            rules += until("thought", thought.end, gap + answer, may_end=not self.is_required)
         if not self.is_required:
             rules += until("text", CALL, "called", may_end=True)
         return "\n".join([*rules, arguments])
@@ -113,6 +116,7 @@ def until(name: str, literal: str, then: str, *, may_end: bool) -> list[str]:
     for n in range(len(literal)):
         after = {one: length for one in sorted({*literal}) if (length := n_begun(literal[:n] + one, literal))}
         options = [f'"{one}" {then if length == len(literal) else f"{name}-{length}"}' for one, length in after.items()]
-        options += [f"[^{''.join(after)}] {name}-0", *(['""'] if may_end else [])]
+        others = "".join(f"\\{one}" if one in "[]^" else one for one in after)
+        options += [f"[^{others}] {name}-0", *(['""'] if may_end else [])]
         rules.append(f"{name}-{n} ::= {' | '.join(options)}")
     return rules

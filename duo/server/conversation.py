@@ -64,6 +64,13 @@ class Conversation:
         calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
 
 
+def effort_variables(effort: str | None) -> Json:
+    """The variables of templates for an effort of reasoning, if a request has one."""
+    if effort is None:
+        return {}
+    return {"enable_thinking": effort not in ("none", "minimal"), "reasoning_effort": effort}
+
+
 def check_arguments(sizes: Iterable[int]) -> None:
     """Raise ApiError if the arguments of all calls are too long to be decoded: megabytes of JSON take a second."""
     if sum(sizes) > MAX_OPTIONS:

@@ -12,6 +12,7 @@ import msgspec
 from duo.config import GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
+from duo.llama.chat_template import THOUGHTS, Thought
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
 from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, LogitBias, ResponseFormat, TextBody, given
@@ -52,16 +53,17 @@ class GenerationRequest:
     @classmethod
     def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
         """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
-        calls, thinks, conversation, options = None, None, body.conversation(), body.options()
+        calls, thinks, thought = None, None, THOUGHTS[0]
+        conversation, options = body.conversation(), body.options()
         if isinstance(body, CompletionBody):
             prompt = _prompt_tokens(body.prompt, engine)
         elif conversation is not None:
             chat = ChatPrompt.of(conversation, engine)
-            prompt, calls, thinks = engine.tokenize(chat.text), chat.calls, chat.thinks
+            prompt, calls, thinks, thought = engine.tokenize(chat.text), chat.calls, chat.thinks, chat.thought
         _check(options, prompt, engine.slot.n_ctx)
-        grammar = _grammar(options, calls, thinks) or defaults.grammar
+        grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
         shows_tags = conversation is not None and conversation.shows_tags
-        if shows_tags or (grammar is not None and calls is None):  # such a grammar has no room for a thought
+        if grammar is not None and calls is None:  # such a grammar has no room for a thought
             thinks = None
         seed = (-1 if random_seed else defaults.sampling.seed) if options.seed is None else options.seed
         values = _options(options, defaults, engine) | {
@@ -71,7 +73,12 @@ class GenerationRequest:
         }
         ignored = conversation.ignored if conversation is not None else ()
         return cls(
-            body, options, prompt, with_values(defaults, values), AnswerFormat(thinks, calls is not None), ignored
+            body,
+            options,
+            prompt,
+            with_values(defaults, values),
+            AnswerFormat(thinks, calls is not None, thought, shows_tags),
+            ignored,
         )
 
 
@@ -116,7 +123,7 @@ def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json
     )
 
 
-def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None) -> str | None:
+def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None, thought: Thought) -> str | None:
     """The grammar of the text. Raises ApiError if more than one is asked for, and UsageError or BusyError."""
     schema, form = body.json_schema, body.response_format or ResponseFormat()
     if form.type not in ("text", "json_object", "json_schema"):
@@ -124,7 +131,7 @@ def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None) -> str | 
     if sum((schema is not None, form.type != "text", body.grammar is not None, calls is not None)) > 1:
         raise ApiError(400, "grammar, json_schema, response_format and tools exclude each other: send one")
     if calls is not None:
-        return calls.grammar(thinks)
+        return calls.grammar(thinks, thought)
     if form.type != "text":
         schema = (form.json_schema.schema if form.json_schema is not None else form.schema) or {}
     if schema is not None:

@@ -107,6 +107,8 @@ class MessagesBody(msgspec.Struct):
         found.is_parallel = not choice.disable_parallel_tool_use and found.only is None
         if self.thinking is not None:
             found.variables = {"enable_thinking": self.thinking.type != "disabled"}
+            if self.thinking.budget_tokens is not None:
+                found.variables["thinking_budget"] = self.thinking.budget_tokens  # of Seed-OSS
         return found
 
 

@@ -30,7 +30,7 @@ _SLOW_FIELDS = ("json_schema", "response_format", "tools", "text")
 
 # Fields of other servers. Many clients send them, and they resemble fields that mean something else.
 _OTHERS = {
-    "chat_template", "min_tokens", "models", "parse_tool_calls", "reasoning_effort", "temperature_last", "tool_ids",
+    "chat_template", "min_tokens", "models", "parse_tool_calls", "temperature_last", "tool_ids",
     "top_a", "top_logprobs",
 }  # fmt: skip
 _SYNONYMS = {"max_length": "max_tokens", "stop_sequences": "stop", "temp": "temperature"}

@@ -11,12 +11,11 @@ import msgspec
 from duo.server.answer_parser import Part
 from duo.server.api import JsonSchema, ResponseFormat, TextBody
 from duo.server.api_error import ApiError
-from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments
+from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
 from duo.spec.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
-_NO_THOUGHTS = ("none", "minimal")  # efforts of reasoning
 
 
 class _Text(msgspec.Struct):
@@ -119,9 +118,7 @@ class ResponsesBody(msgspec.Struct):
         found.choice = "required" if isinstance(choice, _ResponseTool) else choice
         found.only = choice.name if isinstance(choice, _ResponseTool) else None
         found.is_parallel = self.parallel_tool_calls is not False and found.only is None
-        if self.reasoning is not None and self.reasoning.effort is not None:
-            effort = self.reasoning.effort
-            found.variables = {"enable_thinking": effort not in _NO_THOUGHTS, "reasoning_effort": effort}
+        found.variables = effort_variables(self.reasoning.effort if self.reasoning is not None else None)
         return found
 
 

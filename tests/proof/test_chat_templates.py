@@ -89,8 +89,8 @@ def test_what_templates_show(sources: dict[str, str]) -> None:
 
 def test_thoughts(sources: dict[str, str]) -> None:
     qwen3 = ChatTemplate(sources["Qwen-Qwen3-0.6B"])
-    assert qwen3.has_thoughts
+    assert qwen3.thought is not None
     assert qwen3.render([USER]).endswith("<|im_start|>assistant\n")
     assert qwen3.render([USER], options={"enable_thinking": False}).endswith("<think>\n\n</think>\n\n")
     assert ChatTemplate(sources["deepseek-ai-DeepSeek-R1-Distill-Llama-8B"]).render([USER]).endswith("<think>\n")
-    assert not ChatTemplate(sources["Qwen-Qwen2.5-7B-Instruct"]).has_thoughts
+    assert ChatTemplate(sources["Qwen-Qwen2.5-7B-Instruct"]).thought is None

@@ -81,4 +81,4 @@ def test_arguments_are_given_as_the_template_takes_them(arguments: str, expected
 def test_what_a_template_shows(source: str, supports_tools: bool, has_json_calls: bool, has_thoughts: bool) -> None:
     template = ChatTemplate(source)
     assert (template.supports_tools, template.has_json_calls) == (supports_tools, has_json_calls)
-    assert template.has_thoughts == has_thoughts
+    assert (template.thought is not None) == has_thoughts

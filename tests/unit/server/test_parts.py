@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.llama.chat_template import THOUGHTS
 from duo.server.answer_parser import AnswerFormat, AnswerParser, Part
 
+ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 TOOLS = AnswerFormat(has_tools=True)
 MAY_THINK, THINKS = AnswerFormat(thinks=False), AnswerFormat(thinks=True)
+MISTRAL, HARMONY = (AnswerFormat(thinks=False, thought=thought) for thought in THOUGHTS[1:])
+SHOWN = AnswerFormat(thinks=False, has_tools=True, shows_tags=True)
 ALL = AnswerFormat(thinks=True, has_tools=True)
-FORMATS = [AnswerFormat(thinks, has_tools) for thinks in (None, False, True) for has_tools in (False, True)]
+FORMATS = [AnswerFormat(thinks, has_tools) for thinks in (None, False, True) for has_tools in (False, True)] + [SHOWN]
 F = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 CALL = ("f", '{"a": 1}')
 
@@ -56,6 +60,14 @@ def both(form: AnswerFormat, text: str) -> list[Any]:
         (MAY_THINK, "<thinking>", ["<thinking>"]),
         (MAY_THINK, F, [F]),
         (AnswerFormat(), f"<think>a</think> {F} ", [f"<think>a</think> {F} "]),
+        (MISTRAL, "[THINK]Well.[/THINK]Yes.", [("?", "Well."), "Yes."]),
+        (MISTRAL, "[THIN", ["[THIN"]),
+        (HARMONY, f"{ANALYSIS}Well.<|end|><|start|>assistant{FINAL}Yes.", [("?", "Well."), "Yes."]),
+        (HARMONY, f"{ANALYSIS}Well.<|end|><|start|>user", [("?", "Well."), "<|start|>user"]),
+        (HARMONY, f"{FINAL}Yes.", ["Yes."]),
+        (HARMONY, "Yes.", ["Yes."]),
+        (SHOWN, f"\n<think>\n{F}\n</think>\n\nYes.\n{F}", [f"\n<think>\n{F}\n</think>\n\nYes.", CALL]),
+        (ALL, f"{F}</think>{F}", [("?", F), CALL]),
     ],
 )
 def test_reasoning_is_before_the_content(form: AnswerFormat, text: str, found: list[Any]) -> None:
