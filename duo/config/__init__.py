@@ -6,6 +6,8 @@ from duo.config.engine_config import (
     MAX_BRANCHES,
     MAX_CANDIDATES,
     MAX_THREADS,
+    SCHEDULE_NAMES,
+    SCHEDULES,
     DraftConfig,
     EngineConfig,
     split_endpoint,

@@ -53,6 +53,10 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 # fmt: off
+SCHEDULES = ("auto", "async", "sync", "off")
+SCHEDULE_NAMES: dict[str, str | None] = {"concurrent": "async", "sequential": "sync", "plain": "off"}
+
+
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
     """How far ahead to draft and how many candidates to verify at once."""
@@ -102,8 +106,7 @@ class EngineConfig:
         "auto", "--schedule", "Drafting",
         "async: both models concurrently, each with its own threads; sync: sequentially, each with all threads; off: "
         "the target alone; auto: the fastest, measured during the run. Other names: concurrent, sequential, plain.",
-        who=_DRAFTED, choices=("auto", "async", "sync", "off"),
-        spellings={"concurrent": "async", "sequential": "sync", "plain": "off"})
+        who=_DRAFTED, choices=SCHEDULES, spellings=SCHEDULE_NAMES)
     branches: int | None = option(
         None, "--branches N|auto (auto)", "Drafting",
         "Number of likely outcomes of a verification that the draft prepares while the target verifies (schedule "

@@ -6,10 +6,10 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from duo.config import SAMPLERS, GenerationConfig
+from duo.config import SAMPLERS, DraftConfig, GenerationConfig
 from duo.config.option import check_names, declared, with_values
 from duo.engine.generation import Sources
 from duo.engine.metrics import Metrics
@@ -26,6 +26,23 @@ if TYPE_CHECKING:
     from duo.config.settings import TextOptions
 
 
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """How one text is drafted, where that is not as the engine's options say (None)."""
+
+    schedule: str | None = None  # one of SCHEDULES
+    lookup: bool | None = None
+    n_max: int | None = None  # candidates in a batch; 0: no drafting
+
+    def applied(self, config: DraftConfig) -> DraftConfig:
+        """The limits of a draft, within those that the contexts were made for."""
+        n_max = config.n_max if self.n_max is None else min(self.n_max, config.n_max)
+        return replace(config, schedule=self.schedule or config.schedule, n_max=n_max)
+
+
+AS_USUAL = Drafting()
+
+
 @dataclass(slots=True, eq=False)
 class TextRequest:
     """A request for a text, and its result."""
@@ -36,6 +53,7 @@ class TextRequest:
     on_prompt: Callable[[int], None] = lambda _: None  # called with the number of prompt tokens decoded so far
     metrics: Metrics = field(default_factory=Metrics)
     sources: Sources | None = None  # of candidates; None: the engine's own
+    drafting: Drafting = AS_USUAL
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written

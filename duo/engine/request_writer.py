@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from duo.engine.cores import pin
 from duo.engine.decoder import SavedCache
 from duo.engine.draft import DraftRequest
-from duo.engine.generation import Generation
-from duo.engine.request import TextRequest, choosing
+from duo.engine.generation import Generation, Sources
+from duo.engine.request import Drafting, TextRequest, choosing
 from duo.engine.slot import Slot
 from duo.engine.text import INTERRUPTED, Ending
 from duo.spec.constants import DEFAULT
@@ -89,10 +89,7 @@ class RequestWriter:
         config, slot, sources = request.config, self._slot, request.sources
         target, cache = slot.target, slot.target_cache
         assert cache is not None
-        if sources is None and slot.drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
-            sources = slot.sources()
-        elif sources is None:
-            sources = slot.sources(slot.draft, None if config.is_rejection else slot.remote, lookup=True)
+        sources = sources or self._sources(request.drafting, is_rejection=config.is_rejection)
         banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
         slot.saved.begin(slot.caches, request.prompt)
@@ -105,6 +102,18 @@ class RequestWriter:
         return Generation(
             cache.context, text, verifier, slot.threads, sources, request.on_prompt, config.n_logprobs, slot.cores
         )
+
+    def _sources(self, asked: Drafting, *, is_rejection: bool) -> Sources:
+        slot = self._slot
+        drafting, draft, remote = asked.applied(slot.drafting), slot.draft, None if is_rejection else slot.remote
+        if drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
+            return slot.sources(lookup=bool(asked.lookup))
+        if draft is not None and drafting != slot.drafting:
+            policy = slot.new_policy(drafting)  # with what the slot's has learned
+            policy.restore_kept(slot.policy.state())
+            draft = slot.new_draft(policy)
+        draft, remote = (draft, remote) if drafting.n_max else (None, None)
+        return slot.sources(draft, remote, lookup=asked.lookup is not False and drafting.n_max > 0)
 
     def forget(self, request: TextRequest) -> None:
         """A request that has paused is cancelled."""

@@ -5,13 +5,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec.structs import asdict
 
-from duo.config import MAX_LOGPROBS
+from duo.config import MAX_CANDIDATES, MAX_LOGPROBS
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
 
 MAX_BIASED = 1024  # tokens with a logit_bias
 MAX_TOKENS = 2**20  # in one request
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_CANDIDATES)]
 LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, msgspec.Meta(max_length=1024)]
 
@@ -42,6 +43,15 @@ class ResponseFormat(msgspec.Struct):
     type: str = "text"
     json_schema: JsonSchema | None = None
     schema: Json | None = None
+
+
+class DuoOptions(msgspec.Struct):
+    """How a text is drafted. None: as the lead's options say."""
+
+    schedule: str | None = None
+    lookup: bool | None = None
+    n_draft: Count | None = None
+    sources: bool = False  # whether each chunk of a stream tells where its characters come from
 
 
 class TextBody(msgspec.Struct):
@@ -75,7 +85,9 @@ class TextBody(msgspec.Struct):
     echo: bool | None = None
     suffix: str | None = None
     cache_prompt: bool | None = None  # whether tokens that are in a cache already are used
-    duo: bool | None = None  # whether each chunk of a stream tells where its characters come from
+    speculative_n_max: Count | None = msgspec.field(default=None, name="speculative.n_max")
+    # True: each chunk of a stream tells where its characters come from. Or how the text is drafted.
+    duo: bool | DuoOptions | None = None
 
 
 class _ContentPart(msgspec.Struct):

@@ -11,7 +11,7 @@ from typing import Any
 from duo.engine.request import TextRequest
 from duo.llama.model import Model
 from duo.server.answer_parser import Part, ToolCall
-from duo.server.api import ChatBody
+from duo.server.api import ChatBody, DuoOptions
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
@@ -38,6 +38,8 @@ class ChatFormatter(Formatter):
         self._sources: list[str] = []  # of each character: the draft, the lookup, or the target itself
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
+        duo = wanted.options.duo
+        self._marks = duo.sources if isinstance(duo, DuoOptions) else bool(duo)  # whether chunks tell sources
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
@@ -52,7 +54,7 @@ class ChatFormatter(Formatter):
         message |= {"tool_calls": calls} if calls else {}
         answer: Json = {"message": message} if self._is_chat else {"text": content}
         document = self._document(answer, self._finish_reason(), kind="chat.completion")
-        return document | {"usage": self._usage(), "timings": self._timings()}
+        return document | {"usage": self._usage(), "timings": self._timings()} | self.used
 
     def begin(self) -> Iterator[Event]:
         """See Formatter."""
@@ -62,7 +64,7 @@ class ChatFormatter(Formatter):
     def push(self, step: Step) -> Iterable[Event]:
         """See Formatter."""
         self._logprobs.push(step)
-        if self._body.duo:
+        if self._marks:
             self._n_tokens += len(step.tokens)
             n = len(step.text)
             n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
@@ -77,7 +79,7 @@ class ChatFormatter(Formatter):
     def end(self) -> Iterator[Event]:
         """See Formatter."""
         yield from super().end()
-        yield "", self._chunk({}, self._finish_reason()) | {"timings": self._timings()}
+        yield "", self._chunk({}, self._finish_reason()) | {"timings": self._timings()} | self.used
         options = self._body.stream_options
         if options is not None and options.include_usage:
             yield "", self._document(None) | {"usage": self._usage()}
@@ -96,7 +98,7 @@ class ChatFormatter(Formatter):
             chunk = self._chunk({"tool_calls": [{"index": self._n_calls, **self._call(part.call)}]})
         else:
             chunk = self._chunk({"reasoning_content" if part.is_reasoning else "content": part.text})
-        if self._body.duo:
+        if self._marks:
             runs = groupby(self._sources[part.start : part.start + len(part.text)])
             chunk["duo"] = {"tokens": self._n_tokens, "sources": [(name, len([*same])) for name, same in runs]}
             self._n_tokens = 0

@@ -1,6 +1,6 @@
 """The prompt of a chat, and the calls of tools that its answer may have."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -80,18 +80,22 @@ class Calls:
                 raise ApiError(400, f"tool_choice: there is no function {only[:100]!r} in tools")
         return cls(functions, conversation.choice == "required", conversation.is_parallel)
 
-    def grammar(self, thinks: bool | None, thought: Thought = THOUGHTS[0]) -> str:
+    def grammar(
+        self, thinks: bool | None, thought: Thought = THOUGHTS[0], content: Mapping[str, object] | None = None
+    ) -> str:
         """GBNF of the answer. `thinks`: whether it begins inside a `thought`; None: the model has none.
 
-        Raises UsageError for parameters that are not a supported schema, and BusyError. Blocks: see schema_grammar().
+        `content`: the JSON schema of an answer without calls; None: it is text. Raises UsageError for parameters that
+        are not a supported schema, and BusyError. Blocks: see schema_grammar().
         """
-        schemas = [function.schema for function in self.functions]
+        schemas = [*(function.schema for function in self.functions), *([] if content is None else [content])]
         arguments = schema_grammar(msgspec.json.encode(schemas).decode(), "the parameters of the tools", several=True)
         names = " | ".join(
             f'"\\"{function.name}\\", \\"arguments\\": " s{i}-root' for i, function in enumerate(self.functions)
         )
-        answer = "call" if self.is_required else "text-0"
-        gap = '"\\n"? "\\n"? ' if self.is_required else ""
+        is_free = not self.is_required and content is None  # text, with calls or without
+        answer = "text-0" if is_free else "call" if self.is_required else f"(call | s{len(self.functions)}-root)"
+        gap = "" if is_free else '"\\n"? "\\n"? '
         begins = {None: answer, True: "thought-0", False: f'{answer} | "{thought.begin}" thought-0'}
         more = ' ("\\n" call)?' if self.is_parallel else ""
         rules = [
@@ -100,8 +104,8 @@ class Calls:
             f'called ::= "\\n{{\\"name\\": " ({names}) "}}\\n{END_OF_CALL}"{more}',
         ]
         if thinks is not None:
-            rules += until("thought", thought.end, gap + answer, may_end=not self.is_required)
-        if not self.is_required:
+            rules += until("thought", thought.end, gap + answer, may_end=is_free)
+        if is_free:
             rules += until("text", CALL, "called", may_end=True)
         return "\n".join([*rules, arguments])
 

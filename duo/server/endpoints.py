@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +23,14 @@ from duo.server.api_error import ERROR_BODY, WARNING, WARNING_HEADER, ApiError, 
 from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
 from duo.server.formatter import Formatter
-from duo.server.generation_request import GenerationRequest
+from duo.server.generation_request import GenerationRequest, drafting_of
 from duo.server.generation_service import GenerationService
 from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
 from duo.server.parse_request import RequestWork, check_text
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
+SCHEDULE_HEADER = "X-Duo-Schedule"
 Endpoint = Callable[[Request], Awaitable[Response]]
 FORMATTERS: dict[type, type[Formatter]] = {
     ChatBody: ChatFormatter,
@@ -161,6 +163,8 @@ class Endpoints:
         model = getattr(body, "model", None)
         notes = [request.scope[WARNING]]
         if isinstance(made, GenerationRequest):
+            if (schedule := request.headers.get(SCHEDULE_HEADER)) is not None:
+                made = replace(made, drafting=drafting_of(made.options, schedule))
             notes += [f"ignored: {', '.join(made.ignored)[:200]!a}"] if made.ignored else []
         is_known = model in (None, "", "default", self._service.model_name)
         # This one answers, as in llama-server. Clients of the Messages API name Anthropic's models.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from duo.engine.request import TextRequest
+from duo.engine.request import AS_USUAL, TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.llama.model import Model
 from duo.server.answer_parser import AnswerParser, Part
@@ -62,6 +62,16 @@ class Formatter:
     def is_cut(self) -> bool:
         """Whether a limit has ended the text."""
         return self.text.metrics.stop in (LIMIT, CONTEXT_FULL)
+
+    @property
+    def used(self) -> Json:
+        """What was used to draft, for a request that says how."""
+        if self.wanted.drafting == AS_USUAL:
+            return {}
+        found = self.text.metrics.statistics()
+        names = {"draft": found.draft, "lookup": found.lookup}
+        counts = {f"{name}_n_accepted": source.accepted for name, source in names.items() if source is not None}
+        return {"duo": {"tokens_by_schedule": found.generation.tokens_by_schedule, **counts}}
 
     @property
     def counts(self) -> tuple[int, int, int]:

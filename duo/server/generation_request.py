@@ -9,13 +9,14 @@ from typing import Protocol
 
 import msgspec
 
-from duo.config import GenerationConfig
+from duo.config import SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
+from duo.engine.request import AS_USUAL, Drafting
 from duo.llama.chat_template import THOUGHTS, Thought
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, LogitBias, ResponseFormat, TextBody, given
+from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, DuoOptions, LogitBias, ResponseFormat, TextBody, given
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
 from duo.server.conversation import Conversation, Json
@@ -48,6 +49,7 @@ class GenerationRequest:
     prompt: Sequence[int]
     config: GenerationConfig
     format: AnswerFormat  # what the text may have besides content
+    drafting: Drafting = AS_USUAL
     ignored: Sequence[str] = ()  # what was asked for and is not supported
 
     @classmethod
@@ -78,8 +80,19 @@ class GenerationRequest:
             prompt,
             with_values(defaults, values),
             AnswerFormat(thinks, calls is not None, thought, shows_tags),
+            drafting_of(options),
             ignored,
         )
+
+
+def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
+    """How a text is drafted; `schedule`: of the header. Raises ApiError."""
+    asked = body.duo if isinstance(body.duo, DuoOptions) else DuoOptions()
+    name = asked.schedule or schedule
+    name = SCHEDULE_NAMES.get(name, name) if name is not None else None
+    if name not in (None, *SCHEDULES):
+        raise ApiError(400, f"unknown schedule {str(name)[:40]!r} (available: {', '.join(SCHEDULES)})")
+    return Drafting(name, asked.lookup, body.speculative_n_max if asked.n_draft is None else asked.n_draft)
 
 
 def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
@@ -128,12 +141,14 @@ def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None, thought: 
     schema, form = body.json_schema, body.response_format or ResponseFormat()
     if form.type not in ("text", "json_object", "json_schema"):
         raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
-    if sum((schema is not None, form.type != "text", body.grammar is not None, calls is not None)) > 1:
-        raise ApiError(400, "grammar, json_schema, response_format and tools exclude each other: send one")
-    if calls is not None:
-        return calls.grammar(thinks, thought)
+    if sum((schema is not None, form.type != "text", body.grammar is not None)) > 1:
+        raise ApiError(400, "grammar, json_schema and response_format exclude each other: send one")
     if form.type != "text":
         schema = (form.json_schema.schema if form.json_schema is not None else form.schema) or {}
+    if calls is not None:
+        if body.grammar is not None:
+            raise ApiError(400, "grammar and tools exclude each other: use response_format")
+        return calls.grammar(thinks, thought, schema)
     if schema is not None:
         return schema_grammar(msgspec.json.encode(schema).decode(), "the schema")
     return checked(body.grammar).decode() if body.grammar is not None else None

@@ -115,7 +115,9 @@ class GenerationService:
                 self.unfinished.pop(text, None)
                 steps.end(error)
 
-        text = TextRequest(wanted.prompt, wanted.config, put, reuses=wanted.options.cache_prompt is not False)
+        text = TextRequest(
+            wanted.prompt, wanted.config, put, drafting=wanted.drafting, reuses=wanted.options.cache_prompt is not False
+        )
         number = self.unfinished[text] = next(self._numbers)
         try:
             engine.submit(text, end)

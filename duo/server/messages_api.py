@@ -163,7 +163,7 @@ class MessagesFormatter(Formatter):
                 blocks.append({"type": "thinking", "thinking": part.text, "signature": ""})
             elif part.text:
                 blocks.append({"type": "text", "text": part.text})
-        return self._message(blocks) | self._ending() | {"usage": self._usage()}
+        return self._message(blocks) | self._ending() | {"usage": self._usage()} | self.used
 
     def begin(self) -> Iterator[Event]:
         """See Formatter."""
@@ -193,7 +193,7 @@ class MessagesFormatter(Formatter):
         """See Formatter."""
         yield from super().end()
         yield from self._close()
-        yield "message_delta", {"type": "message_delta", "delta": self._ending(), "usage": self._usage()}
+        yield "message_delta", {"type": "message_delta", "delta": self._ending(), "usage": self._usage(), **self.used}
         yield "message_stop", {"type": "message_stop"}
 
     def fail(self, error: ApiError) -> Iterator[Event]:

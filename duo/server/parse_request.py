@@ -30,8 +30,8 @@ _SLOW_FIELDS = ("json_schema", "response_format", "tools", "text")
 
 # Fields of other servers. Many clients send them, and they resemble fields that mean something else.
 _OTHERS = {
-    "chat_template", "min_tokens", "models", "parse_tool_calls", "temperature_last", "tool_ids",
-    "top_a", "top_logprobs",
+    "chat_template", "min_tokens", "models", "parse_tool_calls", "speculative.n_min", "speculative.p_min",
+    "temperature_last", "tool_ids", "top_a", "top_logprobs",
 }  # fmt: skip
 _SYNONYMS = {"max_length": "max_tokens", "stop_sequences": "stop", "temp": "temperature"}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{1,39}")  # can be sent in a header

@@ -296,4 +296,5 @@ class ResponsesFormatter(Formatter):
             "top_p": sampling.top_p,
             "truncation": "disabled",
             "usage": None if status == "in_progress" else usage,
+            **({} if status == "in_progress" else self.used),
         }

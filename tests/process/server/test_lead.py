@@ -304,3 +304,26 @@ def test_the_clients_of_both_companies(lead: LeadProcess) -> None:
     assert message.usage.cache_read_input_tokens
     counted = anthropic.messages.count_tokens(model="claude-x", messages=asked).input_tokens
     assert counted == message.usage.input_tokens + message.usage.cache_read_input_tokens
+
+
+def test_a_request_says_how_it_is_drafted(lead: LeadProcess) -> None:
+    def ask(headers: dict[str, str] | None = None, **fields: Any) -> tuple[str, dict[str, Any] | None]:
+        asked = {"prompt": "1, 2, 3, 4,", "max_tokens": 24, "ignore_eos": True, "temperature": 0, **fields}
+        found = lead.post("/v1/completions", headers, **asked).json()
+        return found["choices"][0]["text"], found.get("duo")
+
+    text, used = ask()
+    assert used is None
+    off = ask(duo={"schedule": "off"})
+    assert off == ask({"X-Duo-Schedule": "plain"}) == (text, {"tokens_by_schedule": {"off": 23}})
+    sync, used = ask(duo={"schedule": "sync", "lookup": False, "n_draft": 2})
+    assert used is not None
+    assert sync == text
+    assert [*used] == ["tokens_by_schedule", "draft_n_accepted"]
+    assert used["tokens_by_schedule"]["sync"] >= 20
+    for fields in ({"speculative.n_max": 0}, {"duo": {"n_draft": 0}}):
+        alone, used = ask(**fields)
+        assert alone == text
+        assert used == {"tokens_by_schedule": {"off": 23}}
+    refused = lead.post("/v1/completions", prompt="a", duo={"schedule": "fast"})
+    assert_error(refused, 400, "unknown schedule 'fast'")

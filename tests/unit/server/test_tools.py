@@ -181,3 +181,20 @@ def test_any_text_up_to_a_literal(rest: Rest, literal: str, data: st.DataObject)
         assert rest(grammar, f"{before}{literal}!") == ""
         assert rest(grammar, f"{before}{literal}x") == "x"
         assert rest(grammar, text) == ((after or "|") if found else ending)
+
+
+def test_a_schema_of_the_answer_beside_the_calls(rest: Rest) -> None:
+    schema = {"type": "object", "properties": {"fruit": {"enum": ["apple", "pear"]}}, "required": ["fruit"]}
+    fruit = '{"fruit": "pear"}'
+    for thinks in (None, False, True):
+        grammar = calls().grammar(thinks, content=schema)
+        before = "So.</think>\n\n" if thinks else ""
+        for text in (fruit, NOW, f"{NOW}\n{PARIS}"):
+            assert rest(grammar, before + text) == ""
+        assert rest(grammar, before + "Hi") == "Hi"
+        assert rest(grammar, before + '{"fruit": "plum"}') == 'lum"}'
+        if thinks is False:
+            assert rest(grammar, f"<think>A {NOW}</think>{fruit}") == ""
+    required = calls("required").grammar(None, content=schema)
+    assert rest(required, NOW) == ""
+    assert rest(required, fruit) == fruit
