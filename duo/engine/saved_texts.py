@@ -2,8 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
 
 from duo.engine.decoder import Cache, SavedCache
+from duo.errors import PromptError
+from duo.llama.context import SavedState
 from duo.spec.types import common_prefix
 
 # A text that shorter ones replace is not worth a copy; nor are a few more tokens of a prompt.
@@ -46,6 +52,19 @@ class SavedTexts:
         """Tokens of the texts in memory, the latest first. From any thread."""
         return [len(text.tokens) for text in reversed(self._texts)]
 
+    def at(self, place: int) -> SavedCache | None:
+        """The target's cache of a text, counted from the latest."""
+        return self._texts[-1 - place].caches[0] if place < len(self._texts) else None
+
+    def add(self, cache: SavedCache) -> None:
+        """Keep a text of which only the target's cache is known."""
+        self._save(_Saved(cache.tokens, cache.n_prompt, [cache]))
+
+    def remove(self, place: int) -> None:
+        """Forget a text, counted from the latest."""
+        if place < len(self._texts):
+            del self._texts[-1 - place]
+
     def clear(self) -> None:
         """Forget them."""
         self._texts.clear()
@@ -86,3 +105,26 @@ class SavedTexts:
     @property
     def _size(self) -> int:
         return sum(one.n_bytes for one in self._texts)
+
+
+def write_cache(path: Path, cache: SavedCache, identity: str) -> None:
+    """Write the copy of a target's cache to a file. Raises OSError."""
+    assert cache.state is not None
+    numbers = [cache.n_prompt, cache.n_large, cache.state.n_past]
+    with path.open("wb") as file:
+        np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
+
+
+def read_cache(path: Path, identity: str) -> SavedCache:
+    """Read such a file. Raises OSError, or PromptError if it is damaged or of another model."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found, tokens, numbers = str(file["identity"]), file["tokens"].tolist(), file["numbers"].tolist()
+            cells = file["cells"]
+        n_prompt, n_large, n_past = (int(number) for number in numbers)
+        state = SavedState(np.ascontiguousarray(cells, np.uint8), n_past)
+    except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+        raise PromptError(f"{path.name} is not a saved conversation, or damaged: {error}") from None
+    if found != identity:
+        raise PromptError(f"{path.name} was saved with another model or other options")
+    return SavedCache(tuple(tokens), n_prompt, n_large, state)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.contexts import (
@@ -26,10 +27,10 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
-from duo.engine.saved_texts import SavedTexts
+from duo.engine.saved_texts import SavedTexts, read_cache, write_cache
 from duo.engine.translated import MORE_TOKENS, Translation
-from duo.errors import MemoryLimitError, ModelError
-from duo.llama.build import CPU
+from duo.errors import MemoryLimitError, ModelError, PromptError
+from duo.llama.build import CPU, versions
 from duo.llama.context import Context
 from duo.llama.gguf_head import n_mtp
 from duo.llama.model import Model
@@ -262,6 +263,36 @@ class Slot:
     def kept(self) -> list[int]:
         """Tokens of the text in the contexts, and of those that are kept in memory. From any thread."""
         return [len(self.target_cache.tokens) if self.target_cache is not None else 0, *self.saved.sizes]
+
+    def save(self, place: int, path: Path) -> tuple[int, int]:
+        """Write a text of `kept` to a file; its tokens, and bytes. Raises PromptError or OSError."""
+        cache = self.saved.at(place - 1) if place else self.target_cache.save() if self.target_cache else None
+        if cache is None or cache.state is None:
+            raise PromptError(f"slot {place} holds nothing that can be saved")
+        write_cache(path, cache, self._identity)
+        return len(cache.tokens), path.stat().st_size
+
+    def restore(self, path: Path) -> tuple[int, int]:
+        """Keep the text of a file, for prompts that begin as it does. As save()."""
+        cache = read_cache(path, self._identity)
+        self.saved.add(cache)
+        return len(cache.tokens), path.stat().st_size
+
+    def erase(self, place: int) -> int:
+        """Forget a text of `kept`. Returns its tokens."""
+        n = [*self.kept, *[0] * self.config.n_slots][place]
+        if place:
+            self.saved.remove(place - 1)
+        else:
+            for cache in self.caches:
+                cache.clear()
+        return n
+
+    @property
+    def _identity(self) -> str:
+        """What a file of a text must match."""
+        types = f"{self.config.type_k} {self.config.type_v} {self.config.exact}"
+        return f"{self.target.description} {self.target.n_bytes} {versions()['llama.cpp']} {types}"
 
     @property
     def caches(self) -> list[Cache]:

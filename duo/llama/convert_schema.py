@@ -17,6 +17,8 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
 
 MAX_S = 1.0  # CPU time
 HUNG_S = 60.0  # after which the process is not waited for, whatever the machine is doing
@@ -24,6 +26,16 @@ MAX_GRAMMAR = 2**18  # bytes
 _MAX_MEMORY = 2**28
 # The converter allows line ends and other control characters in strings, as JSON does not.
 _CHARACTER, _NO_CONTROL = r'char ::= [^"\\] |', r'char ::= [^"\\\x00-\x1F\x7F] |'
+_ANNOTATIONS = {
+    "title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "$comment",
+    "$schema", "contentEncoding", "contentMediaType",
+}  # fmt: skip
+_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # objects of schemas
+_ANY = {"anyOf": [{"type": name} for name in ("object", "array", "string", "number", "boolean", "null")]}
+# The converter repeats a rule as often as a limit says: larger ones are left out.
+_LIMITS = dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), 1000)
+_LIMITS |= dict.fromkeys(("minimum", "maximum"), 2**31)
+_VALUES = {"enum", "const", "required"}  # not schemas
 _LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[\d,]*\}|(?P<name>[A-Za-z0-9-]+)', re.DOTALL)
 
 
@@ -35,9 +47,12 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, MAX_S)
     sys.path.insert(0, folder)
-    convert = import_module("llama_grammar").json_schema_to_gbnf
+    module: Any = import_module("llama_grammar")
+    # Its literals escape quotes, but not what JSON has escaped.
+    dumps = lambda value: json.dumps(value).replace("\\", "\\\\")  # noqa: E731
+    module.json, convert = SimpleNamespace(dumps=dumps, loads=json.loads), module.json_schema_to_gbnf
     try:
-        schema = json.loads(sys.stdin.buffer.read().decode())
+        schema = normalised(json.loads(sys.stdin.buffer.read().decode()))
         if several:
             text = "\n".join(renamed(convert(json.dumps(one)), f"s{i}-") for i, one in enumerate(schema))
         else:
@@ -53,6 +68,58 @@ def main() -> None:
     if len(grammar) > MAX_GRAMMAR:
         refuse(f"is a grammar of more than {MAX_GRAMMAR} bytes")
     sys.stdout.buffer.write(grammar)
+
+
+def normalised(schema: Any) -> Any:
+    """A schema, or an array of them, in the words that the converter knows.
+
+    It refuses a schema that has only a description, does not know true, and forgets all else beside several types.
+    """
+    if isinstance(schema, list):
+        return [normalised(one) for one in schema]
+    if not isinstance(schema, dict):
+        return {} if schema is True else schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            found[key] = {name: _within(one) for name, one in value.items()}
+        elif key not in _ANNOTATIONS:
+            found[key] = value if key in _VALUES or value is True else _within(value)
+    for key in _LIMITS.keys() & found.keys():
+        if isinstance(found[key], int) and abs(found[key]) > _LIMITS[key]:
+            del found[key]
+    types = found.get("type")
+    types = types if isinstance(types, list) else [types] if isinstance(types, str) else []
+    if types and isinstance(found.get("enum"), list):
+        del found["type"]
+        found["enum"] = [value for value in found["enum"] if any(_is_of(value, one) for one in types)]
+    elif len(types) > 1 and not found.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
+        more = {key: found.pop(key) for key in [*found] if key not in ("$defs", "definitions")}
+        found["anyOf"] = [more | {"type": one} for one in types]
+    return found
+
+
+def _within(schema: Any) -> Any:
+    """normalised(), within another one: there, an empty schema is any value, and not an object."""
+    if isinstance(schema, list):
+        return [_within(one) for one in schema]
+    found = normalised(schema)
+    return _ANY if found == {} else found
+
+
+def _is_of(value: Any, name: str) -> bool:
+    """Whether a value is of a type of JSON Schema."""
+    if isinstance(value, bool):
+        return name == "boolean"
+    kinds: dict[str, Any] = {
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "object": dict,
+        "array": list,
+        "null": type(None),
+    }
+    return isinstance(value, kinds.get(name, ()))
 
 
 def renamed(grammar: str, prefix: str) -> str:

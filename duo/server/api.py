@@ -188,6 +188,13 @@ class CompletionBody(TextBody):
         """A completion has none."""
 
 
+class SlotBody(msgspec.Struct):
+    """POST /slots/ID."""
+
+    # A name in one folder
+    filename: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}(?!\n)$")]
+
+
 class TokenizeBody(msgspec.Struct):
     """POST /tokenize."""
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from duo.config.option import declared
 from duo.engine.engine import Engine
 from duo.link.messages import ROUTE
 from duo.llama.model import Model
-from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, SlotBody, TokenizeBody
 from duo.server.api_error import ERROR_BODY, WARNING, WARNING_HEADER, ApiError, json_response
 from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
@@ -43,8 +44,11 @@ FORMATTERS: dict[type, type[Formatter]] = {
 class Endpoints:
     """Answers requests with the texts of a service, and with what its engine knows."""
 
-    def __init__(self, service: GenerationService, defaults: GenerationConfig, *, random_seed: bool) -> None:
-        """`random_seed`: with a new seed for each text."""
+    def __init__(
+        self, service: GenerationService, defaults: GenerationConfig, *, random_seed: bool, folder: Path | None = None
+    ) -> None:
+        """`random_seed`: with a new seed for each text. `folder`: for conversations that are saved."""
+        self._folder = folder
         self._service = service
         self._defaults, self._random_seed = defaults, random_seed
         self._work = RequestWork()
@@ -80,6 +84,7 @@ class Endpoints:
         return [
             *(Route(path, endpoint) for path, endpoint in get.items()),
             *(Route(path, partial(self._answer, *of), methods=["POST"]) for path, of in post.items()),
+            Route("/slots/{place:int}", self._change_slot, methods=["POST"]),
         ]
 
     async def _health(self, _: Request) -> Response:
@@ -149,6 +154,31 @@ class Endpoints:
                 for i, (n, is_running) in enumerate(zip(sizes, runs, strict=True))
             ]
         )
+
+    async def _change_slot(self, request: Request) -> Response:
+        """POST /slots/ID?action=save, restore or erase."""
+        place, action = request.path_params["place"], request.query_params.get("action", "")
+        engine, folder = self._service.engine, self._folder
+        if action not in ("save", "restore", "erase"):
+            raise ApiError(400, f"unknown action {action[:40]!r} (available: save, restore, erase)")
+        if not 0 <= place < engine.slot.config.n_slots:
+            raise ApiError(400, f"no slot {place}: there are {engine.slot.config.n_slots}")
+        if action == "erase":
+            n = await self._work.run(lambda: engine.call(lambda slot: slot.erase(place)), is_slow=True)
+            return json_response({"id_slot": place, "n_erased": n})
+        if folder is None:
+            raise ApiError(501, "conversations cannot be saved here: start the lead with --slot-save-path DIR")
+        body, _ = await self._work.parse_request(request, SlotBody)
+        path, began = folder / body.filename, time.perf_counter()
+        change = (lambda slot: slot.save(place, path)) if action == "save" else (lambda slot: slot.restore(path))
+        try:
+            n, size = await self._work.run(lambda: engine.call(change), is_slow=True)
+        except OSError as error:
+            raise ApiError(400, f"{body.filename}: {error.strerror or error}") from None
+        names = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
+        timings = {f"{action}_ms": 1000 * (time.perf_counter() - began)}
+        found = {"id_slot": place, "filename": body.filename, **dict(zip(names, (n, size), strict=True))}
+        return json_response(found | {"timings": timings})
 
     async def _upgrade(self, _: Request) -> Response:
         raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")

@@ -1,6 +1,7 @@
 """Lead: an OpenAI-compatible server for one engine, which remote drafts can connect to."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -45,6 +46,7 @@ class Lead:
         defaults: GenerationConfig | None = None,
         random_seed: bool = True,
         page: bool = True,
+        slot_save_path: Path | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
         on_text: Callable[[TextRequest], None] = lambda _: None,
         limits: Limits = DEFAULT_LIMITS,
@@ -57,6 +59,7 @@ class Lead:
         n_queue: most requests that wait. alias: the model's name for clients.
         defaults: options of texts where a request has none; `random_seed`: with a new seed for each text.
         page: whether a page for browsers is served, at /.
+        slot_save_path: folder for conversations that clients save; None: they cannot.
         on_step, on_text: called with every step and every finished text, on the engine's thread.
         limits: of what clients may take.
 
@@ -72,7 +75,9 @@ class Lead:
         self._service = GenerationService(self.drafts, n_queue, alias, FORMATTERS, on_step, on_text)
         self._events = LiveEvents(self._service)
         admission = Admission(back_token if self.takes_drafts else None, hello_s=limits.hello_s)
-        endpoints = Endpoints(self._service, defaults or GenerationConfig(), random_seed=random_seed)
+        endpoints = Endpoints(
+            self._service, defaults or GenerationConfig(), random_seed=random_seed, folder=slot_save_path
+        )
         routes = [*endpoints.routes(), Route("/v1/duo/events", self._events.events)]
         routes += [draft_route(self.drafts, admission), *(page_routes() if page else ())]
         app: ASGIApp = Starlette(routes=routes, exception_handlers=HANDLERS)

@@ -8,9 +8,9 @@ import msgspec
 
 from duo.engine.text import STOP_STRING
 from duo.server.answer_parser import Part
-from duo.server.api import StopString, TextBody
+from duo.server.api import JsonSchema, ResponseFormat, StopString, TextBody
 from duo.server.api_error import ApiError
-from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments
+from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
 from duo.spec.types import Step
 
@@ -57,6 +57,16 @@ class _Thinking(msgspec.Struct):
     budget_tokens: int | None = None
 
 
+class _Format(msgspec.Struct):
+    type: str = "json_schema"
+    schema: Json | None = None
+
+
+class _OutputConfig(msgspec.Struct):
+    effort: str | None = None
+    format: _Format | None = None
+
+
 class MessagesBody(msgspec.Struct):
     """POST /v1/messages and /v1/messages/count_tokens."""
 
@@ -73,12 +83,19 @@ class MessagesBody(msgspec.Struct):
     top_k: int | None = None
     seed: int | None = None
     thinking: _Thinking | None = None
-    metadata: msgspec.Raw | None = None
+    output_config: _OutputConfig | None = None
+    metadata: Json | None = None
 
     def options(self) -> TextBody:
         """How the text is written."""
         names = ("max_tokens", "stream", "temperature", "top_p", "top_k", "seed")
-        return TextBody(model=self.model, stop=self.stop_sequences, **{name: getattr(self, name) for name in names})
+        form = self.output_config.format if self.output_config is not None else None
+        return TextBody(
+            model=self.model,
+            stop=self.stop_sequences,
+            response_format=ResponseFormat(form.type, JsonSchema(form.schema)) if form is not None else None,
+            **{name: getattr(self, name) for name in names},
+        )
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
@@ -105,8 +122,10 @@ class MessagesBody(msgspec.Struct):
         found.choice = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
         found.only = choice.name if choice.type == "tool" else None
         found.is_parallel = not choice.disable_parallel_tool_use and found.only is None
+        if self.output_config is not None:
+            found.variables |= effort_variables(self.output_config.effort)
         if self.thinking is not None:
-            found.variables = {"enable_thinking": self.thinking.type != "disabled"}
+            found.variables |= {"enable_thinking": self.thinking.type != "disabled"}
             if self.thinking.budget_tokens is not None:
                 found.variables["thinking_budget"] = self.thinking.budget_tokens  # of Seed-OSS
         return found

@@ -35,14 +35,14 @@ class _InputItem(msgspec.Struct):
     output: str | list[_Text] = ""
 
 
-class _Format(msgspec.Struct):
+class _TextFormat(msgspec.Struct):
     type: str = "text"
     name: str | None = None
     schema: Json | None = None
 
 
 class _TextOptions(msgspec.Struct):
-    format: _Format | None = None
+    format: _TextFormat | None = None
 
 
 class _ResponseTool(msgspec.Struct):
@@ -85,7 +85,7 @@ class ResponsesBody(msgspec.Struct):
         for name, value in (given | {"background": self.background or None}).items():
             if value is not None:
                 raise ApiError(400, f"{name} is not supported, as no response is stored: send the whole input")
-        form = (self.text.format if self.text is not None else None) or _Format()
+        form = (self.text.format if self.text is not None else None) or _TextFormat()
         names = ("stream", "temperature", "top_p", "top_k", "seed")
         return TextBody(
             model=self.model,

@@ -109,6 +109,9 @@ class LeadOptions(GenerationOptions, EngineOptions):
     cors_origin: list[str] | None = option(
         None, "--cors-origin ORIGIN", "Server",
         "Web site whose pages may send requests, such as https://chat.example; may be repeated.")
+    slot_save_path: Path | None = option(
+        None, "--slot-save-path DIR", "Server",
+        "Folder for conversations that clients save and restore (POST /slots/ID?action=save).")
     page: bool = option(
         True, "--page/--no-page $LLAMA_ARG_UI $LLAMA_ARG_WEBUI", "Server", "Serve a page for browsers, at /.")
 

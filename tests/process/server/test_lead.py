@@ -327,3 +327,26 @@ def test_a_request_says_how_it_is_drafted(lead: LeadProcess) -> None:
         assert used == {"tokens_by_schedule": {"off": 23}}
     refused = lead.post("/v1/completions", prompt="a", duo={"schedule": "fast"})
     assert_error(refused, 400, "unknown schedule 'fast'")
+
+
+def test_a_conversation_survives_a_restart(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    begun = "Once upon a time, in a small village by the sea, there lived a fisherman. " * 4
+    texts = []
+    for action in ("save", "restore"):
+        with LeadProcess(demo_pair[0], "-c", "512", "--lookup", "off", "--slot-save-path", tmp_path) as lead:
+            if action == "save":
+                lead.write(begun, 2)
+            found = lead.post(f"/slots/0?action={action}", filename="story.kv").json()
+            assert found.get("n_saved", found.get("n_restored")) > 60
+            answer = lead.post("/v1/completions", prompt=begun + "One day", max_tokens=8, temperature=0).json()
+            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 60
+            texts.append(answer["choices"][0]["text"])
+            for name, said in (("none.kv", "No such file"), ("../x", "filename"), ("bad.kv", "or damaged")):
+                (tmp_path / "bad.kv").write_bytes(b"PK" * 50)
+                assert_error(lead.post("/slots/0?action=restore", filename=name), 400, said)
+            assert_error(lead.post("/slots/9?action=erase"), 400, "no slot 9")
+            assert_error(lead.post("/slots/0?action=copy"), 400, "unknown action")
+            assert lead.post("/slots/0?action=erase").json()["n_erased"] > 60
+    assert texts[0] == texts[1]
+    with LeadProcess(demo_pair[1], "-c", "512", "--slot-save-path", tmp_path) as lead:
+        assert_error(lead.post("/slots/0?action=restore", filename="story.kv"), 400, "with another model")

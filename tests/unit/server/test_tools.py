@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from duo.config import ModelConfig
 from duo.errors import UsageError
-from duo.llama.grammar import Grammar
+from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
 from duo.server.api import ChatBody, Tool
 from duo.server.api_error import ApiError
@@ -198,3 +198,26 @@ def test_a_schema_of_the_answer_beside_the_calls(rest: Rest) -> None:
     required = calls("required").grammar(None, content=schema)
     assert rest(required, NOW) == ""
     assert rest(required, fruit) == fruit
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"enum": ['a"b', "c\\d", "e\nf"]}, ['"a\\"b"', '"c\\\\d"', '"e\\nf"'], ['"a"', '"ab"']),
+        ({"const": '"'}, ['"\\""'], ['"']),
+        ({"description": "anything"}, ["1", '"a"', "null", "[]", "{}", "true"], ["a"]),
+        (True, ["1", "{}"], ["a"]),
+        ({"type": ["string", "null"], "enum": ["a", None, 1]}, ['"a"', "null"], ["1"]),
+        ({"type": ["object", "null"], "properties": {"b": {"type": "null"}}}, ["null", '{"b":null}'], ['{"b":1}']),
+        ({"type": "string", "maxLength": 10**6}, ['"a"'], ["1"]),
+        ({"type": "object", "properties": {"title": {"type": "null"}, 'q"': {"type": "null"}}},
+         ['{"title":null}', '{"q\\"":null}'], ['{"title":1}']),
+    ],
+)  # fmt: skip
+def test_schemas_of_properties(rest: Rest, schema: Any, right: list[str], wrong: list[str]) -> None:
+    whole = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    grammar = schema_grammar(json.dumps(whole), "x")
+    for value in right:
+        assert rest(grammar, f'{{"x":{value}}}') == ""
+    for value in wrong:
+        assert rest(grammar, f'{{"x":{value}}}')
