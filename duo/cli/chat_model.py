@@ -1,9 +1,10 @@
 """A chat with a model in this process."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import groupby
 
 from duo.cli.load import empty_hint
 from duo.cli.terminal.console import prompt_bar
@@ -14,7 +15,9 @@ from duo.engine.engine import Engine
 from duo.engine.stream import Stream
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.errors import PromptError
-from duo.spec.types import common_prefix
+from duo.llama.chat_template import THOUGHTS
+from duo.server.answer_parser import AnswerFormat, AnswerParser, Part
+from duo.spec.types import Origin, Step, common_prefix
 
 _MAX_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
 
@@ -44,7 +47,10 @@ class LocalModel:
     def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
         """Generate an answer: see ChatBackend. Raises DuoError."""
         text = self._engine.apply_chat_template(messages)
-        prompt, written = self._tokenize(text), list[int]()
+        prompt, written, whole = self._tokenize(text), list[int](), ""
+        thought = self._engine.slot.target.chat_template.thought
+        thinks = text.rstrip().endswith(thought.begin) if thought is not None else None
+        reading = _Reading(AnswerParser(AnswerFormat(thinks, thought=thought or THOUGHTS[0])), answer, show)
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
         n_new, n_batch = len(prompt) - common_prefix(prompt, self._tokens), self._engine.slot.config.n_ubatch
@@ -57,13 +63,13 @@ class LocalModel:
             try:
                 for step in stream:
                     bar.close()
-                    n_accepted = len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace"))
-                    answer.text += step.text
+                    whole += step.text
                     written += step.tokens
-                    show(step.text, n_accepted, step.source)
+                    reading.add(step)
             finally:
+                reading.end()
                 self._take_figures(stream, answer)
-                self._remember(text, answer.text, [*prompt, *written], len(written))
+                self._remember(text, whole, [*prompt, *written], len(written))
 
     def _tokenize(self, text: str) -> list[int]:
         """The tokens of a conversation, which begin with those of the last turn if it continues that.
@@ -103,6 +109,38 @@ class LocalModel:
             answer.remark = empty_hint(text.stop, n_predict)
         elif text.stop == LIMIT:
             answer.remark = limit_remark(n_predict)
+
+
+class _Reading:
+    """Shows the parts of an answer: thoughts are none of its text."""
+
+    def __init__(self, parser: AnswerParser, answer: Answer, show: Show) -> None:
+        self._parser, self._answer, self._show = parser, answer, show
+        self._sources: list[Origin | None] = []  # of each character; None: the target
+
+    def add(self, step: Step) -> None:
+        """Show what the next step completes."""
+        n_accepted = len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace"))
+        n = min(n_accepted, len(step.text))
+        self._sources += [step.source] * n + [None] * (len(step.text) - n)
+        self._take(self._parser.push(step.text))
+
+    def end(self) -> None:
+        """Show what is left."""
+        self._take(self._parser.end())
+
+    def _take(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if part.is_reasoning:
+                self._show(part.text, 0, None)
+                continue
+            self._answer.text += part.text
+            at = part.start
+            for source, same in groupby(self._sources[at : at + len(part.text)]):
+                n = len(list(same))
+                start = at - part.start
+                self._show(part.text[start : start + n], 0 if source is None else n, source or Origin.DRAFT)
+                at += n
 
 
 @contextmanager

@@ -131,3 +131,14 @@ def test_a_pipe_gets_one_answer(chatty: Path, command: str) -> None:
     assert piped.text == given.text != other.text
     full = run(*options[:-4], "-c", "32", *options[-2:], "-p", "the cat")
     assert (full.status, full.stderr) == (0, "duo: the context of 32 tokens (-c) is full\n")
+
+
+def test_thoughts_are_shown_as_such_and_are_not_part_of_the_answer(tmp_path: Path) -> None:
+    thinks = tiny_llama(tmp_path / "thinks.gguf", seed=2, chat_template=TEMPLATE + "<think>")
+    with duo.load(thinks, n_ctx=128, n_threads=1, profile=False) as engine:
+        shown, answer = list[tuple[str, Any]](), Answer()
+        said: list[Message] = [{"role": "user", "content": "the cat"}]
+        LocalModel(engine, limited(20)).answer(said, answer, lambda text, _, source: shown.append((text, source)))
+    assert answer.text == ""
+    assert "".join(text for text, _ in shown)
+    assert {source for _, source in shown} == {None}
