@@ -50,7 +50,7 @@ class LocalModel:
         prompt, written, whole = self._tokenize(text), list[int](), ""
         thought = self._engine.slot.target.chat_template.thought
         thinks = text.rstrip().endswith(thought.begin) if thought is not None else None
-        reading = _Reading(AnswerParser(AnswerFormat(thinks, thought=thought or THOUGHTS[0])), answer, show)
+        reading = _ShownAnswer(AnswerParser(AnswerFormat(thinks, thought=thought or THOUGHTS[0])), answer, show)
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
         n_new, n_batch = len(prompt) - common_prefix(prompt, self._tokens), self._engine.slot.config.n_ubatch
@@ -111,7 +111,7 @@ class LocalModel:
             answer.remark = limit_remark(n_predict)
 
 
-class _Reading:
+class _ShownAnswer:
     """Shows the parts of an answer: thoughts are none of its text."""
 
     def __init__(self, parser: AnswerParser, answer: Answer, show: Show) -> None:

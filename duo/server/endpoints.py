@@ -167,7 +167,7 @@ class Endpoints:
             n = await self._work.run(lambda: engine.call(lambda slot: slot.erase(place)), is_slow=True)
             return json_response({"id_slot": place, "n_erased": n})
         if folder is None:
-            raise ApiError(501, "conversations cannot be saved here: start the lead with --slot-save-path DIR")
+            raise ApiError(501, "conversations cannot be saved here: slot_save_path is not set")
         body, _ = await self._work.parse_request(request, SlotBody)
         path, began = folder / body.filename, time.perf_counter()
         change = (lambda slot: slot.save(place, path)) if action == "save" else (lambda slot: slot.restore(path))
