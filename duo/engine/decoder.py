@@ -50,6 +50,9 @@ class Savable(Protocol):
     can_save: bool
     is_windowed: bool
 
+    @property
+    def n_state_bytes(self) -> int: ...
+
     def save(self) -> SavedState: ...
     def load(self, state: SavedState) -> bool: ...
 
@@ -78,6 +81,7 @@ class Cache:
     context: Decoder
     exact: bool = False  # keep only what a new context would read in batches of the same kind: see kept_exactly()
     n_prompt: int = 0  # of the tokens; the others are those that were written
+    is_copied: bool = False  # whether there is a copy of what it holds
     _tokens: Sequence[int] = ()
     _n_large: int = 0  # of them were read in large batches, if `exact`
 
@@ -100,7 +104,7 @@ class Cache:
 
     def end(self, tokens: Sequence[int], n_prompt: int = 0) -> None:
         """The text has ended: the cache holds the first `n_past` of `tokens`."""
-        self._tokens, self.n_prompt = tuple(tokens), n_prompt
+        self._tokens, self.n_prompt, self.is_copied = tuple(tokens), n_prompt, False
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -112,6 +116,11 @@ class Cache:
         savable = self.savable
         state = savable.save() if self.tokens and savable is not None else None
         return SavedCache(self.tokens, self.n_prompt, self._n_large, state)
+
+    @property
+    def n_state_bytes(self) -> int:
+        """The size of a copy."""
+        return self.savable.n_state_bytes if self.context.n_past and self.savable is not None else 0
 
     @property
     def savable(self) -> Savable | None:

@@ -232,6 +232,7 @@ class Engine:
             if not has_ended and (job := self._texts.get(request)) is not None:
                 self._worker.submit(job)  # its next turn, after all that wait
                 return
+            self._writer.forget(request)
             self.fault = None
             self._end(request, None)
         except BaseException as error:  # raised in the thread that iterates

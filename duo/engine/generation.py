@@ -97,6 +97,7 @@ class Generation:
         request = self.request
         self.session, self._ending, self._metrics = request.session, request.ending, request.metrics
         self._now = request.metrics.clock.now
+        self._paused_at = 0.0
         self._begin()
         self._metrics.n_prompt = self.session.n_prompt
 
@@ -120,6 +121,7 @@ class Generation:
         """
         ending, n_before = self._ending, len(self.session.accepted)
         if not self._is_begun:
+            self._metrics.paused_s += self._now() - self._paused_at
             self._begin()
         self._is_begun = False
         try:
@@ -131,6 +133,7 @@ class Generation:
                 if (step := self._step()) is not None:
                     put(step)
                     if ending.reason is None and pauses(len(self.session.accepted) - n_before):
+                        self._paused_at = self._now()
                         return False
         except DecodeAborted:
             pass  # by interrupt()

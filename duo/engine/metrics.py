@@ -36,6 +36,7 @@ class Metrics:
     clock: Clock = field(default_factory=Clock)
     started: float = math.nan  # default: now
     n_prompt: int = 0
+    paused_s: float = 0.0  # in which others were written
     stop: str = "error"
     draft_error: str | None = None
     policy: Policy | None = None  # of the last draft that was used; None: it had none
@@ -165,8 +166,8 @@ class Totals:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the first step."""
-        return self.last_s - self._first_s
+        """Seconds since the first step, without those in which others were written."""
+        return self.last_s - self._first_s - self.metrics.paused_s
 
     @property
     def tokens_per_s(self) -> float | None:

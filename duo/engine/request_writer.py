@@ -63,6 +63,7 @@ class RequestWriter:
             generation = self._begin(request)
         else:
             generation = paused.generation
+            slot.saved.keep(slot.caches)
             for cache, saved in zip(slot.caches, paused.caches, strict=True):
                 cache.load(saved)
         target, session, most = slot.target_cache, generation.session, slot.config.turn_tokens
@@ -70,7 +71,7 @@ class RequestWriter:
         can_pause = most and slot.is_largest and target.savable is not None
 
         def pauses(n_tokens: int) -> bool:
-            return bool(can_pause) and n_tokens >= most and others_wait()
+            return bool(can_pause) and n_tokens >= most and others_wait() and self._has_room()
 
         has_ended = True
         try:
@@ -83,7 +84,14 @@ class RequestWriter:
             if not has_ended:
                 request.n_pauses += 1
                 self._paused[request] = _Paused(generation, [cache.save() for cache in slot.caches])
-                target.clear()
+                target.is_copied = True
+
+    def _has_room(self) -> bool:
+        """Whether one more text may pause: those that do have as much memory as conversations that are kept."""
+        slot = self._slot
+        paused = sum(cache.n_bytes for text in list(self._paused.values()) for cache in text.caches)
+        most = slot.config.cache_ram * 2**20
+        return most < 0 or paused + sum(cache.n_state_bytes for cache in slot.caches) <= most
 
     def _begin(self, request: TextRequest) -> Generation:
         config, slot, sources = request.config, self._slot, request.sources

@@ -57,8 +57,10 @@ class SavedTexts:
         return self._texts[-1 - place].caches[0] if place < len(self._texts) else None
 
     def add(self, cache: SavedCache) -> None:
-        """Keep a text of which only the target's cache is known."""
-        self._save(_Saved(cache.tokens, cache.n_prompt, [cache]))
+        """Keep a text of which only the target's cache is known. Raises PromptError if there is no room."""
+        if not self._make_room(cache.n_bytes, cache.tokens):
+            raise PromptError("there is no room for it: n_slots and cache_ram are too small")
+        self._texts.append(_Saved(cache.tokens, cache.n_prompt, [cache]))
 
     def remove(self, place: int) -> None:
         """Forget a text, counted from the latest."""
@@ -84,23 +86,33 @@ class SavedTexts:
         best = max(self._texts, key=lambda text: text.n_usable(prompt, whole=whole), default=None)
         restores = best is not None and best.n_usable(prompt, whole=whole) > n_usable + _LEAST
         if len(here) - n_here >= _LEAST and (restores or not continues):
-            self._save(_Saved(here, target.n_prompt, [cache.save() for cache in caches]))
+            self.keep(caches)
         if restores and best is not None:
             for cache, saved in zip(caches, best.caches, strict=False):
                 cache.load(saved)
             for cache in caches[len(best.caches) :]:
                 cache.clear()
-            if best in self._texts:
-                self._texts.remove(best)
-            if best.n_usable(prompt, whole=whole) < best.n_prompt - _ENDING:  # it is not the next turn of that one
-                self._save(best)
+            # If it is not the next turn of that one, it stays.
+            target.is_copied = best.n_usable(prompt, whole=whole) < best.n_prompt - _ENDING
+            self._texts = [one for one in self._texts if one is not best] + [best] * target.is_copied
 
-    def _save(self, text: _Saved) -> None:
-        new = text.tokens
-        self._texts = [one for one in self._texts if common_prefix(one.tokens, new) < len(one.tokens)]
-        self._texts.append(text)
-        while self._texts and (len(self._texts) > self._n_most or self._size > self._n_bytes_most):
+    def keep(self, caches: Sequence[Cache]) -> None:
+        """Copy the text in the contexts, if there is no copy yet, and there is room for one."""
+        target, n_bytes = caches[0], sum(cache.n_state_bytes for cache in caches)
+        if len(target.tokens) < _LEAST or target.is_copied or target.savable is None:
+            return
+        if self._make_room(n_bytes, target.tokens):
+            self._texts.append(_Saved(target.tokens, target.n_prompt, [cache.save() for cache in caches]))
+            target.is_copied = True
+
+    def _make_room(self, n_bytes: int, tokens: Sequence[int]) -> bool:
+        """Forget texts that this one continues, and then the least recently used ones. False: it is too large."""
+        if not self._n_most or n_bytes > self._n_bytes_most:
+            return False
+        self._texts = [one for one in self._texts if common_prefix(one.tokens, tokens) < len(one.tokens)]
+        while len(self._texts) >= self._n_most or self._size + n_bytes > self._n_bytes_most:
             del self._texts[0]
+        return True
 
     @property
     def _size(self) -> int:
@@ -111,8 +123,13 @@ def write_cache(path: Path, cache: SavedCache, identity: str) -> None:
     """Write the copy of a target's cache to a file. Raises OSError."""
     assert cache.state is not None
     numbers = [cache.n_prompt, cache.n_large, cache.state.n_past]
-    with path.open("wb") as file:
-        np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
+    new = path.with_name(f"{path.name}.new")  # an older file is kept if this one cannot be written
+    try:
+        with new.open("wb") as file:
+            np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def read_cache(path: Path, identity: str) -> SavedCache:
@@ -123,7 +140,7 @@ def read_cache(path: Path, identity: str) -> SavedCache:
             cells = file["cells"]
         n_prompt, n_large, n_past = (int(number) for number in numbers)
         state = SavedState(np.ascontiguousarray(cells, np.uint8), n_past)
-    except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise PromptError(f"{path.name} is not a saved conversation, or damaged: {error}") from None
     if found != identity:
         raise PromptError(f"{path.name} was saved with another model or other options")

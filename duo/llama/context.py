@@ -246,6 +246,11 @@ class Context(Handle):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
         self._past[0] = n_past
 
+    @property
+    def n_state_bytes(self) -> int:
+        """The size of a copy of the text's cells."""
+        return int(llama_cpp.llama_state_seq_get_size(self.pointer, 0))
+
     def save(self) -> SavedState:
         """A copy of the text's cells: one memory block, which load() accepts."""
         with self.use() as pointer, self.call:

@@ -36,6 +36,7 @@ _ANY = {"anyOf": [{"type": name} for name in ("object", "array", "string", "numb
 _LIMITS = dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), 1000)
 _LIMITS |= dict.fromkeys(("minimum", "maximum"), 2**31)
 _VALUES = {"enum", "const", "required"}  # not schemas
+_SWITCHES = {"additionalProperties", "unevaluatedProperties", "additionalItems", "uniqueItems"}
 _LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[\d,]*\}|(?P<name>[A-Za-z0-9-]+)', re.DOTALL)
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     sys.path.insert(0, folder)
     module: Any = import_module("llama_grammar")
     # Its literals escape quotes, but not what JSON has escaped.
-    dumps = lambda value: json.dumps(value).replace("\\", "\\\\")  # noqa: E731
+    dumps = lambda value: json.dumps(value, ensure_ascii=False).replace("\\", "\\\\")  # noqa: E731
     module.json, convert = SimpleNamespace(dumps=dumps, loads=json.loads), module.json_schema_to_gbnf
     try:
         schema = normalised(json.loads(sys.stdin.buffer.read().decode()))
@@ -84,19 +85,30 @@ def normalised(schema: Any) -> Any:
         if key in _NAMED and isinstance(value, dict):
             found[key] = {name: _within(one) for name, one in value.items()}
         elif key not in _ANNOTATIONS:
-            found[key] = value if key in _VALUES or value is True else _within(value)
+            found[key] = value if key in _VALUES or (value is True and key in _SWITCHES) else _within(value)
+    _simplify(found)
+    return found
+
+
+def _simplify(found: dict[str, Any]) -> None:
+    """Leave out large limits, and let it have one type, several alternatives or values."""
     for key in _LIMITS.keys() & found.keys():
         if isinstance(found[key], int) and abs(found[key]) > _LIMITS[key]:
             del found[key]
+    if isinstance(found.get("allOf"), list) and len(found["allOf"]) == 1 and isinstance(found["allOf"][0], dict):
+        found |= found.pop("allOf")[0]
     types = found.get("type")
     types = types if isinstance(types, list) else [types] if isinstance(types, str) else []
     if types and isinstance(found.get("enum"), list):
         del found["type"]
         found["enum"] = [value for value in found["enum"] if any(_is_of(value, one) for one in types)]
+        if not found["enum"]:
+            raise ValueError("an enum without a value")
+    elif len(types) == 1:
+        found["type"] = types[0]
     elif len(types) > 1 and not found.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
         more = {key: found.pop(key) for key in [*found] if key not in ("$defs", "definitions")}
         found["anyOf"] = [more | {"type": one} for one in types]
-    return found
 
 
 def _within(schema: Any) -> Any:

@@ -75,7 +75,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_fault(request: Request, error: Exception) -> Response:
     log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
-    return ApiError(500, f"internal error: {type(error).__name__}").response()
+    refused, make = ApiError(500, f"internal error: {type(error).__name__}"), request.scope.get(ERROR_BODY)
+    return refused.response(body=make(refused) if make is not None else None)
 
 
 # Besides faults of the server, requests may raise these.

@@ -9,6 +9,7 @@ import msgspec
 from duo.server.api_error import ApiError
 
 Json = dict[str, object]  # an object
+_MAX_JOINED = 64  # system messages, whose texts are copied each time
 MAX_OPTIONS = 2**19  # bytes of a request that are not its text
 
 
@@ -47,11 +48,15 @@ class Conversation:
     variables: Json = field(default_factory=dict)  # of the template
     shows_tags: bool = False  # whether thoughts are part of the content
     ignored: list[str] = field(default_factory=list)  # what was asked for and is not supported
+    _n_joined: int = 0
 
     def say(self, role: str, content: str, **more: Any) -> None:
         """Add a message; the text of a system message is added to that of another one right before it."""
         last = self.messages[-1] if self.messages else {}
         if role == last.get("role") == "system" and not more:
+            self._n_joined += 1
+            if self._n_joined > _MAX_JOINED:
+                raise ApiError(400, f"more than {_MAX_JOINED} system messages")
             last["content"] = f"{last['content']}\n\n{content}"
         else:
             self.messages.append({"role": role, "content": content, **more})
@@ -62,6 +67,17 @@ class Conversation:
             self.say("assistant", "")
         calls: Any = self.messages[-1].setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
+
+
+def functions_of(tools: Iterable[tuple[str, str | None, Json | None]]) -> list[Function]:
+    """Functions of these names, descriptions and parameters. Raises ApiError."""
+    try:
+        return [
+            msgspec.convert({"name": name, "description": description, "parameters": parameters}, Function)
+            for name, description, parameters in tools
+        ]
+    except msgspec.ValidationError as error:
+        raise ApiError(400, f"tools: {error}") from None
 
 
 def effort_variables(effort: str | None) -> Json:

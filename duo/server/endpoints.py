@@ -1,5 +1,6 @@
 """Endpoints: what is served under which path, except for the page, the events and the WebSocket of remote drafts."""
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -84,7 +85,7 @@ class Endpoints:
         return [
             *(Route(path, endpoint) for path, endpoint in get.items()),
             *(Route(path, partial(self._answer, *of), methods=["POST"]) for path, of in post.items()),
-            Route("/slots/{place:int}", self._change_slot, methods=["POST"]),
+            Route("/slots/{place}", self._change_slot, methods=["POST"]),
         ]
 
     async def _health(self, _: Request) -> Response:
@@ -157,12 +158,13 @@ class Endpoints:
 
     async def _change_slot(self, request: Request) -> Response:
         """POST /slots/ID?action=save, restore or erase."""
-        place, action = request.path_params["place"], request.query_params.get("action", "")
+        given, action = request.path_params["place"], request.query_params.get("action", "")
         engine, folder = self._service.engine, self._folder
+        place = int(given) if re.fullmatch("[0-9]{1,4}", given) else -1
         if action not in ("save", "restore", "erase"):
             raise ApiError(400, f"unknown action {action[:40]!r} (available: save, restore, erase)")
         if not 0 <= place < engine.slot.config.n_slots:
-            raise ApiError(400, f"no slot {place}: there are {engine.slot.config.n_slots}")
+            raise ApiError(400, f"no slot {given[:40]}: there are {engine.slot.config.n_slots}")
         if action == "erase":
             n = await self._work.run(lambda: engine.call(lambda slot: slot.erase(place)), is_slow=True)
             return json_response({"id_slot": place, "n_erased": n})

@@ -1,5 +1,6 @@
 """Anthropic's Messages API: its bodies, and an answer as its JSON and its events."""
 
+import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from duo.engine.text import STOP_STRING
 from duo.server.answer_parser import Part
 from duo.server.api import JsonSchema, ResponseFormat, StopString, TextBody
 from duo.server.api_error import ApiError
-from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
+from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
 from duo.spec.types import Step
 
@@ -36,7 +37,7 @@ class _Block(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     role: Literal["user", "assistant", "system"]
-    content: str | list[_Block]
+    content: str | Annotated[list[_Block], msgspec.Meta(max_length=4096)]
 
 
 class _ClientTool(msgspec.Struct):
@@ -111,13 +112,8 @@ class MessagesBody(msgspec.Struct):
                 found.say(message.role, message.content)
             else:
                 _say(found, message.role, message.content)
-        found.functions = [
-            msgspec.convert(
-                {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}, Function
-            )
-            for tool in self.tools or ()
-            if tool.type in (None, "custom")
-        ]
+        own = [tool for tool in self.tools or () if tool.type in (None, "custom")]
+        found.functions = functions_of((tool.name, tool.description, tool.input_schema) for tool in own)
         found.ignored = [f"tool of type {tool.type}" for tool in self.tools or () if tool.type not in (None, "custom")]
         found.choice = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
         found.only = choice.name if choice.type == "tool" else None
@@ -177,7 +173,11 @@ class MessagesFormatter(Formatter):
         blocks: list[Json] = []
         for part in self.parts(steps):
             if part.call is not None:
-                blocks.append(self._call(part) | {"input": msgspec.json.decode(part.call.arguments)})
+                try:
+                    arguments = json.loads(part.call.arguments)
+                except ValueError:  # a number may be too large
+                    arguments = {}
+                blocks.append(self._call(part) | {"input": arguments})
             elif part.is_reasoning:
                 blocks.append({"type": "thinking", "thinking": part.text, "signature": ""})
             elif part.text:

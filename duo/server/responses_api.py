@@ -11,7 +11,7 @@ import msgspec
 from duo.server.answer_parser import Part
 from duo.server.api import JsonSchema, ResponseFormat, TextBody
 from duo.server.api_error import ApiError
-from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
+from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
 from duo.spec.types import Step
 
@@ -28,11 +28,11 @@ class _InputItem(msgspec.Struct):
 
     type: str = "message"
     role: str = ""
-    content: str | list[_Text] | None = None
+    content: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] | None = None
     call_id: str = ""
     name: str = ""
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
-    output: str | list[_Text] = ""
+    output: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] = ""
 
 
 class _TextFormat(msgspec.Struct):
@@ -109,12 +109,10 @@ class ResponsesBody(msgspec.Struct):
             _add(found, item, thoughts)
             thoughts = ""
         tools = self.tools or ()
-        found.functions = [
-            msgspec.convert({"name": t.name, "description": t.description, "parameters": t.parameters}, Function)
-            for t in tools
-            if t.type == "function"
-        ]
+        found.functions = functions_of((t.name, t.description, t.parameters) for t in tools if t.type == "function")
         found.ignored = [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]
+        if isinstance(choice, _ResponseTool) and choice.type != "function":
+            raise ApiError(400, f"a tool_choice of type {choice.type[:40]!r} is not supported")
         found.choice = "required" if isinstance(choice, _ResponseTool) else choice
         found.only = choice.name if isinstance(choice, _ResponseTool) else None
         found.is_parallel = self.parallel_tool_calls is not False and found.only is None

@@ -127,8 +127,11 @@ def _shell(text: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
-    with LeadProcess(demo_pair[0], "-n", "4") as running:
+def lead(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeadProcess]:
+    folder = tmp_path_factory.mktemp("slots")
+    with LeadProcess(demo_pair[0], "-n", "4", "--slot-save-path", folder) as running:
+        running.write("Once upon a time, in a village by the sea,", 4)
+        running.post("/slots/0?action=save", filename="prompt.kv")
         yield running
 
 

@@ -162,3 +162,27 @@ def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedu
                     assert tokens == expected
         assert n_pauses > 8
         assert not engine._writer._paused
+
+
+def test_what_is_kept_beside_a_paused_text(tmp_path: Path) -> None:
+    dice = random.Random(2)
+    begun = [dice.randrange(3, 270) for _ in range(150)]
+    path = tiny_llama(tmp_path / "target.gguf")
+    with load(path, n_ctx=512, profile=False, turn_tokens=4, lookup="off") as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        long = engine.stream([dice.randrange(3, 270) for _ in range(20)], max_tokens=60, ignore_eos=True)
+        short = engine.stream(begun, max_tokens=4, ignore_eos=True)
+        text = [*begun, *(token for step in short for token in step.tokens)]
+        assert sum(len(step.tokens) for step in long) == 60
+        assert long.request.n_pauses
+        assert n_cached(engine, [*text, 5]) >= 150  # of the text that was written in between
+        streams = [engine.stream([*begun, 5 + i], max_tokens=12, ignore_eos=True) for i in range(4)]
+        for stream in streams:
+            list(stream)
+        assert [stream.request.n_cached for stream in streams] == 4 * [150], "a common beginning is read once"
+    with load(path, n_ctx=512, profile=False, turn_tokens=4, cache_ram=0, lookup="off") as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        streams = [engine.stream([*begun, 5 + i], max_tokens=12, ignore_eos=True) for i in range(3)]
+        for stream in streams:
+            list(stream)
+        assert not any(stream.request.n_pauses for stream in streams), "there is no memory for paused texts"

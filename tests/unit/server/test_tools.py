@@ -204,6 +204,10 @@ def test_a_schema_of_the_answer_beside_the_calls(rest: Rest) -> None:
     ("schema", "right", "wrong"),
     [
         ({"enum": ['a"b', "c\\d", "e\nf"]}, ['"a\\"b"', '"c\\\\d"', '"e\\nf"'], ['"a"', '"ab"']),
+        ({"enum": ["é", "中文"]}, ['"é"', '"中文"'], ['"e"']),
+        ({"type": ["object"], "properties": {"b": {"type": "null"}}, "required": ["b"]}, ['{"b":null}'], ["{}"]),
+        ({"type": "array", "items": True}, ["[]", '[1,"a"]'], ["{}"]),
+        ({"allOf": [{"enum": ["a"]}], "default": "a"}, ['"a"'], ["{}"]),
         ({"const": '"'}, ['"\\""'], ['"']),
         ({"description": "anything"}, ["1", '"a"', "null", "[]", "{}", "true"], ["a"]),
         (True, ["1", "{}"], ["a"]),
