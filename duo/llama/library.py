@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,9 @@ class _Log(threading.local):
 _log = _Log()
 
 
+_LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # besides those of llama.cpp
+
+
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
     if level != _CONTINUES:
@@ -49,7 +53,7 @@ def _on_log(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
     if _log.level >= logging.ERROR and line.endswith(_CANCELLED):
         _log.level = logging.DEBUG
     if _log.errors is not None and _log.level >= logging.ERROR:
-        _log.errors.append(line)
+        _log.errors.append(_LINE_ENDS.sub(" ", line))  # it may quote a damaged file
     _logger.log(_log.level, "%s", line)
 
 
