@@ -20,8 +20,10 @@ class HeadDrafter(Drafter):
     def _reconcile(self) -> None:
         super()._reconcile()
         self.context.follow(self._n_seen)
-        if (n_old := self._n_seen - self.context.n_past - DEFAULT.latest) > 0:
-            self.context.skip(n_old)
+        context = self.context
+        oldest = max(self._n_seen - DEFAULT.latest, context.first_row + 1 if context.first_row else 0)
+        if context.n_past < oldest < self._n_seen:
+            context.skip(oldest - context.n_past)
 
     def _guess(self, logits: Logits, position: int) -> Guess:
         guess = super()._guess(logits, position)

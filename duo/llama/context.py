@@ -85,6 +85,7 @@ class Context(Handle):
         self._aborted = False
         # Called after each decode() with the position of its first token and their number: see HeadContext.
         self.on_decoded: Callable[[int, int], None] = lambda *_: None
+        self.on_loaded: Callable[[int], None] = lambda _: None  # after load(), with the number of tokens
         # Sizes of the batches that were decoded, on devices that may compile for each.
         self._sizes: set[int] | None = None if model.places == {CPU} else set()
         self.was_first = False
@@ -269,6 +270,7 @@ class Context(Handle):
         self._past[0], self._n_removable = state.n_past if restored else 0, 0
         if self.is_windowed and restored:
             self._floor, self._first = self.n_past, llama_cpp.llama_memory_seq_pos_min(self._memory(), 0)
+        self.on_loaded(self.n_past)
         return bool(restored)
 
     def probe_rollback(self) -> bool:

@@ -152,7 +152,8 @@ class HeadContext(Context):
         self._encoded = llama_cpp.llama_batch(**fields | {"embd": _floats(self._features), "token": None})
         self._ask_target(True)
         self._call.llama_set_embeddings_nextn(self.pointer, True, True)
-        target.on_decoded = self._keep
+        target.on_decoded, target.on_loaded = self._keep, self._lack
+        self.first_row = 0  # position of the first row of the target that is there: a restored text comes without
 
     def _ask_target(self, wanted: bool) -> None:
         """Let the target give its hidden rows, or not."""
@@ -166,11 +167,16 @@ class HeadContext(Context):
         """See Handle. The target keeps no more rows."""
         if not self.closed and not self._target.closed:
             self._ask_target(False)
-            self._target.on_decoded = lambda *_: None
+            self._target.on_decoded, self._target.on_loaded = lambda *_: None, lambda _: None
         super().close()
+
+    def _lack(self, n_tokens: int) -> None:
+        """The target holds `n_tokens` of another text, whose rows load() may restore."""
+        self.first_row = n_tokens
 
     def _keep(self, first: int, n: int) -> None:
         """The target has decoded `n` tokens from position `first` on."""
+        self.first_row = min(self.first_row, first)
         pointer, column = self._target.pointer, 0
         # A new array, where it has to be larger: the head's thread may be reading the old one.
         self._rows = rows = _grown(self._rows, first + n + 1)
@@ -266,12 +272,13 @@ class HeadContext(Context):
         """See Context.save(): with the rows that belong to its text, and to the target's."""
         n = max(self.n_past, self._target.n_past) + 1
         rows, own = self._rows[:n].copy(), self._own[: self.n_past + 1].copy()
-        return super().save()._replace(more=(rows, own, self._depths[: self.n_past + 1], self._n_real))
+        more = rows, own, self._depths[: self.n_past + 1], self._n_real, self.first_row
+        return super().save()._replace(more=more)
 
     def load(self, state: SavedState) -> bool:
         """See Context.load()."""
         restored = super().load(state)
-        rows, own, depths, n_real = state.more
+        rows, own, depths, n_real, self.first_row = state.more
         self._rows, self._own = _grown(rows, len(self._rows)), _grown(own, len(self._own))
         self._depths, self._n_real = [*depths], n_real if restored else 0
         return restored

@@ -177,6 +177,30 @@ def test_a_head_forgets_what_was_rejected(pair: Pair) -> None:
         np.testing.assert_allclose(head.decode(text[head.n_past :])[-1], whole, atol=1e-3)
 
 
+def test_a_text_that_the_target_restores_has_no_rows_but_those_that_the_head_has_saved(pair: Pair) -> None:
+    context, make = pair
+    with closing(make()) as head:
+        for text, n_read in ((range(3, 27), 24), (range(30, 60), 0)):
+            context.rollback(0)
+            head.rollback(0)
+            context.decode(list(text))
+            assert head.first_row == 0
+            head.follow(n_read)
+            saved = context.save()
+            rows = np.array(head.target_rows(24))
+            own = head.save()
+            context.rollback(0)
+            context.decode([5, 6, 7])
+            context.load(saved)
+            assert head.first_row == len(text)
+            context.decode([8, 9])
+            assert head.first_row == len(text)
+            context.load(saved)
+            head.load(own)
+            assert head.first_row == 0
+            np.testing.assert_array_equal(head.target_rows(24), rows)
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
