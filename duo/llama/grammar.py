@@ -1,21 +1,26 @@
-"""Grammar: constrains a text, in llama.cpp's GBNF (llama.cpp, grammars/README.md)."""
+"""Grammar: constrains a text, in GBNF (llama.cpp, grammars/README.md) or Lark (lark.py)."""
 
 import functools
+import json
+import re
 import signal
 import subprocess
 import weakref
+from collections.abc import Sequence
 
-import llama_cpp
 import numpy as np
 
 from duo.errors import BusyError, GrammarError, UsageError
 from duo.llama import child
+from duo.llama.check_grammar import HUNG_S, MARK, MAX_S
 from duo.llama.context import Logits
-from duo.llama.convert_schema import HUNG_S, MAX_GRAMMAR, MAX_S
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, PARSE, GrammarProcess
 from duo.llama.model import Model
 
-MAX_SCHEMA = 2**16  # bytes
+MAX_GRAMMAR = 2**18  # bytes
+# As in llama.cpp's grammars of schemas: without a limit, a model may write spaces to the end.
+_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
+_LENIENT = {"lenient": True, "coerce_one_of": True}
 
 _idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDictionary()
 
@@ -24,7 +29,7 @@ class Grammar:
     """A grammar and its state after a text, for one thread. All methods raise UsageError at a limit, ClosedError."""
 
     def __init__(self, model: Model, text: str) -> None:
-        """`text` is GBNF with a rule `root`. Raises UsageError if it is invalid."""
+        """`text`: GBNF with a rule `root`, or Lark with a rule `start`. Raises UsageError if it is invalid."""
         data = checked(text)
         process = _idle.pop(model, None)
         if process is None or process.has_ended:
@@ -60,40 +65,77 @@ def _release(model: Model, process: GrammarProcess) -> None:
         _idle[model] = process
 
 
-def checked(grammar: str) -> bytes:
-    """A grammar for llama.cpp. Raises UsageError if it is empty, too large or not text."""
+def checked(grammar: str, name: str = "the grammar") -> bytes:
+    """A grammar as bytes, called `name` in messages. Raises UsageError if it is empty, too large or not text."""
     if not grammar.strip() or "\0" in grammar:  # llama.cpp would ignore an empty one, and stop at a NUL
-        raise UsageError("the grammar is invalid: it is empty or contains a NUL")
+        raise UsageError(f"{name} is invalid: it is empty or contains a NUL")
     try:
         data = grammar.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"the grammar is invalid: {error}") from None
+        raise UsageError(f"{name} is invalid: {error}") from None
     if len(data) > MAX_GRAMMAR:
-        raise UsageError(f"the grammar has more than {MAX_GRAMMAR} bytes")
+        raise UsageError(f"{name} has more than {MAX_GRAMMAR} bytes")
     return data
 
 
-@functools.lru_cache(maxsize=16)
-def schema_grammar(schema: str, name: str, *, several: bool = False) -> str:
-    """The grammar of the JSON that matches a schema, called `name` in messages. Raises UsageError; blocks for seconds.
+def schema_grammar(schema: str, name: str) -> str:
+    """The grammar of the JSON that matches a schema, called `name` in messages. Raises as schemas_grammar()."""
+    try:
+        found = json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} is not valid JSON: {error}", name) from None
+    return schemas_grammar([{"type": "object"} if found == {} else found], name)
 
-    `several`: it is an array of schemas, whose roots are called `s0-root`, `s1-root` and so on.
+
+def schemas_grammar(
+    schemas: Sequence[object], name: str, rules: Sequence[str] = ("start: s0",), *, is_lenient: bool = False
+) -> str:
+    """A grammar of `rules`, in which s0 is the JSON that matches the first schema, s1 the second and so on.
+
+    `is_lenient`: keywords that llguidance does not know are ignored, and oneOf is anyOf. Raises UsageError if a schema
+    is invalid, unsupported or too complex, and BusyError. Blocks for tenths of a second, or a second at the limit.
     """
-    data = schema.encode("utf-8", "replace")
-    if len(data) > MAX_SCHEMA:
-        raise UsageError(f"{name} has more than {MAX_SCHEMA} bytes", name)
-    command = child.call("duo.llama.convert_schema", llama_cpp.__path__[0], *["several"] * several)
+    options = {"x-guidance": _OPTIONS | (_LENIENT if is_lenient else {})}
+    guided = [one | options if isinstance(one, dict) else one for one in schemas]
+    try:
+        values = [f"s{i}: %json {json.dumps(one)}" for i, one in enumerate(guided)]
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply", name) from None
+    return _usable("\n".join([f"{MARK} {{}}", *rules, *values]), name)
+
+
+def until(name: str, literal: str) -> list[str]:
+    """Two terminals: `name`, any text up to and including the first `literal`, and NO_`name`, any text without it."""
+    found = pattern(literal)
+    first = f"/(?s:.*){found}/ & ~/(?s:.*){found}(?s:.+)/"
+    return [f"{name}: {first}", f"NO_{name}: /(?s:.*)/ & ~/(?s:.*){found}(?s:.*)/"]
+
+
+def pattern(literal: str) -> str:
+    """The regular expression of a text."""
+    return re.escape(literal).replace("/", r"\/")
+
+
+@functools.lru_cache(maxsize=16)
+def _usable(grammar: str, name: str) -> str:
+    command = child.call("duo.llama.check_grammar")
     try:
         done = subprocess.run(
-            command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=HUNG_S, check=False
+            command,
+            input=checked(grammar, name),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=HUNG_S,
+            check=False,
         )
     except OSError as error:
-        raise BusyError(f"the process that converts a JSON schema cannot be started: {error.strerror}") from None
+        raise BusyError(f"the process that checks a JSON schema cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise UsageError(f"{name} takes too long to convert to a grammar", name) from None
+        raise UsageError(f"{name} takes too long as a grammar", name) from None
     if done.returncode == -signal.SIGPROF:
-        raise UsageError(f"{name} takes longer than {MAX_S:g} s to convert to a grammar", name)
-    if done.returncode or len(done.stdout) > MAX_GRAMMAR:
-        reason = done.stdout[:1000].decode("utf-8", "replace") or "cannot be converted to a grammar"
-        raise UsageError(f"{name} {reason}", name)
-    return done.stdout.decode()
+        raise UsageError(f"{name} takes longer than {MAX_S:g} s as a grammar", name)
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace")
+        what = f"is an invalid or unsupported JSON schema: {said}" if said else "needs too much memory as a grammar"
+        raise UsageError(f"{name} {what}", name)
+    return grammar

@@ -1,9 +1,9 @@
-"""GrammarProcess: llama.cpp's grammars in a separate process.
+"""GrammarProcess: grammars in a separate process: GBNF by llama.cpp, Lark by llguidance.
 
 llama.cpp limits neither the time nor the memory that a grammar takes. A grammar of 50 bytes can let it recurse, loop,
-allocate without end or abort, when it is parsed or at any token later, and nothing can interrupt it. In this process,
-it has a limit for each call, and only the process ends. It has the model's vocabulary, but no weights, and serves
-one grammar after the other.
+allocate without end or abort, when it is parsed or at any token later, and nothing can interrupt it. llguidance's own
+limits are high. In this process, they have a limit for each call, and only the process ends. It has the model's
+vocabulary, but no weights, and serves one grammar after the other.
 """
 
 import ctypes
@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import llama_cpp
 import numpy as np
@@ -28,8 +29,9 @@ import numpy.typing as npt
 from duo.config import ModelConfig
 from duo.errors import BusyError, DuoError, ModelError, UsageError
 from duo.llama import child
-from duo.llama.convert_schema import HUNG_S, MAX_S
+from duo.llama.check_grammar import HUNG_S, MARK, MAX_S
 from duo.llama.handle import Handle
+from duo.llama.lark import Lark, tokenizer
 from duo.llama.model import Model
 
 _USUAL = 2**15  # tokens of a vocabulary; for all tokens of a larger one, more than MAX_S
@@ -94,7 +96,7 @@ class GrammarProcess(Handle):
             raise ModelError(f"the process that applies the grammar failed: {last}")
         if status < 0:
             limits = f"{MAX_S:g} s or {_MAX_MEMORY >> 20} MB for one token"
-            raise UsageError(f"the grammar is too complex: llama.cpp needs more than {limits}, or fails")
+            raise UsageError(f"the grammar is too complex: it needs more than {limits}, or fails")
         raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
 
     def lines(self) -> list[str]:
@@ -115,7 +117,6 @@ def _end(connection: Connection, log: IO[bytes], process: subprocess.Popen[bytes
 
 # llama.h, llama_token_data
 TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-Tokens = npt.NDArray[np.void]
 
 
 def main() -> None:
@@ -131,40 +132,66 @@ def main() -> None:
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = n_pages * resource.getpagesize() + _MAX_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    with suppress(EOFError, OSError):
-        _serve(model, Connection(0))
+    try:
+        with suppress(EOFError, OSError):
+            _serve(model, Connection(0))
+    except ValueError as error:
+        sys.exit(str(error))
 
 
 def _serve(model: Model, connection: Connection) -> None:
-    grammar = None
-    one = np.zeros(1, TOKEN)
-    everything = np.zeros(model.n_vocab, TOKEN)
-    everything["id"] = np.arange(model.n_vocab)
+    grammar: _Gbnf | Lark | None = None
     while True:
         request = connection.recv_bytes()
         kind, data = request[:1], request[1:]
+        if is_lark := kind == PARSE and data.startswith(MARK.encode()):
+            tokenizer(model)  # once, in more time than a grammar has
         # The signal ends this process.
         signal.setitimer(signal.ITIMER_PROF, MAX_S * max(1, model.n_vocab / _USUAL) if kind == MASK else MAX_S)
         if kind == PARSE:
-            if grammar:
-                llama_cpp.llama_sampler_free(grammar)
-            grammar = llama_cpp.llama_sampler_init_grammar(model.vocabulary, data, b"root")
-            connection.send_bytes(b"\1" if grammar else b"\0")
-        elif kind == ALLOWS:
-            one["id"] = int(data)
-            connection.send_bytes(bytes(_allowed(grammar, one)))
-        elif kind == ACCEPT:
-            llama_cpp.llama_sampler_accept(grammar, int(data))
-        elif kind == MASK:
-            connection.send_bytes(bytes(np.packbits(_allowed(grammar, everything))))
-        else:
+            grammar = None  # frees the last one
+            try:
+                grammar = Lark(model, data.decode()) if is_lark else _Gbnf(model, data)
+            except (ValueError, TypeError) as error:
+                sys.stderr.write(f"parse: {error}\n")
+            connection.send_bytes(bytes([grammar is not None]))
+        elif grammar is None:
             connection.send_bytes(b"")
+        elif kind == ALLOWS:
+            connection.send_bytes(bytes([grammar.allows(int(data))]))
+        elif kind == ACCEPT:
+            grammar.accept(int(data))
+        else:
+            connection.send_bytes(bytes(np.packbits(grammar.mask())))
 
 
-def _allowed(grammar: Any, tokens: Tokens) -> npt.NDArray[np.bool_]:
-    """Whether each of these tokens is allowed."""
-    tokens["logit"] = 0.0
-    data = tokens.ctypes.data_as(llama_cpp.llama_token_data_p)
-    array = llama_cpp.llama_token_data_array(data, len(tokens), -1, False)
-    llama_cpp.llama_sampler_apply(grammar, ctypes.byref(array))
-    return np.asarray(tokens["logit"] == 0.0, np.bool_)
+class _Gbnf:
+    """A grammar of llama.cpp and its state after a text."""
+
+    def __init__(self, model: Model, text: bytes) -> None:
+        """Raises ValueError if it is invalid; llama.cpp has written the reason to standard error."""
+        self._sampler = llama_cpp.llama_sampler_init_grammar(model.vocabulary, text, b"root")
+        if not self._sampler:
+            raise ValueError("the grammar is invalid")
+        weakref.finalize(self, llama_cpp.llama_sampler_free, self._sampler)
+        self._all = np.arange(model.n_vocab)
+
+    def allows(self, token: int) -> bool:
+        """Whether the text may continue with `token`."""
+        return bool(self._allowed(np.array([token]))[0])
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Whether each token is allowed."""
+        return self._allowed(self._all)
+
+    def accept(self, token: int) -> None:
+        """Advance by `token`."""
+        llama_cpp.llama_sampler_accept(self._sampler, token)
+
+    def _allowed(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        tokens = np.zeros(len(ids), TOKEN)
+        tokens["id"] = ids
+        data = tokens.ctypes.data_as(llama_cpp.llama_token_data_p)
+        array = llama_cpp.llama_token_data_array(data, len(tokens), -1, False)
+        llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
+        return np.asarray(tokens["logit"] == 0.0, np.bool_)

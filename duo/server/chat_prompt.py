@@ -7,11 +7,14 @@ import msgspec
 
 from duo.engine.engine import Engine
 from duo.llama.chat_template import CALL, END_OF_CALL, RESERVED, THOUGHTS, ChatTemplate, Thought
-from duo.llama.grammar import schema_grammar
-from duo.server.answer_parser import n_begun
+from duo.llama.grammar import pattern, schemas_grammar, until
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Function
 from duo.server.parse_request import check_text
+
+_PARAMETERS = "the parameters of the tools"
+# With these, a schema may name properties elsewhere.
+_OPEN = {"additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,44 +86,32 @@ class Calls:
     def grammar(
         self, thinks: bool | None, thought: Thought = THOUGHTS[0], content: Mapping[str, object] | None = None
     ) -> str:
-        """GBNF of the answer. `thinks`: whether it begins inside a `thought`; None: the model has none.
+        """Lark of the answer. `thinks`: whether it begins inside a `thought`; None: the model has none.
 
         `content`: the JSON schema of an answer without calls; None: it is text. Raises UsageError for parameters that
-        are not a supported schema, and BusyError. Blocks: see schema_grammar().
+        are not a supported schema, and BusyError. Blocks: see schemas_grammar().
         """
-        schemas = [*(function.schema for function in self.functions), *([] if content is None else [content])]
-        arguments = schema_grammar(msgspec.json.encode(schemas).decode(), "the parameters of the tools", several=True)
-        names = " | ".join(
-            f'"\\"{function.name}\\", \\"arguments\\": " s{i}-root' for i, function in enumerate(self.functions)
-        )
-        is_free = not self.is_required and content is None  # text, with calls or without
-        answer = "text-0" if is_free else "call" if self.is_required else f"(call | s{len(self.functions)}-root)"
-        gap = "" if is_free else '"\\n"? "\\n"? '
-        begins = {None: answer, True: "thought-0", False: f'{answer} | "{thought.begin}" thought-0'}
-        more = ' ("\\n" call)?' if self.is_parallel else ""
-        rules = [
-            f"root ::= {begins[thinks]}",
-            f'call ::= "{CALL}" called',
-            f'called ::= "\\n{{\\"name\\": " ({names}) "}}\\n{END_OF_CALL}"{more}',
-        ]
+        functions, may_be_text = self.functions, not self.is_required and content is None
+        schemas = [*(_closed(one.schema) for one in functions), *([] if content is None else [content])]
+        names = " | ".join(rf'"\"{one.name}\", \"arguments\": " s{i}' for i, one in enumerate(functions))
+        more = rf' ("\n{CALL}" called)?' if self.is_parallel else ""
+        rules = [rf'called: "\n{{\"name\": " ({names}) "}}\n{END_OF_CALL}"{more}']
+        if may_be_text:
+            rules += ["answer: CALL called | NO_CALL", *until("CALL", CALL)]
+        else:
+            rules.append(f'answer: "{CALL}" called' + ("" if self.is_required else f" | s{len(functions)}"))
+        first = "answer"
         if thinks is not None:
-            rules += until("thought", thought.end, gap + answer, may_end=is_free)
-        if is_free:
-            rules += until("text", CALL, "called", may_end=True)
-        return "\n".join([*rules, arguments])
+            after = "answer | NO_THOUGHT" if may_be_text else r'"\n"? "\n"? answer'
+            rules += [f"thought: THOUGHT {after}", *until("THOUGHT", thought.end)]
+            first = "thought" if thinks else f'answer | "{thought.begin}" thought'
+        if thinks is False and may_be_text:  # a text that begins as a thought is one
+            rules += [f"PLAIN: /(?s:.*)/ & ~/{pattern(thought.begin)}(?s:.*)/"]
+            rules += ["PLAIN_CALL: CALL & PLAIN", "PLAIN_TEXT: NO_CALL & PLAIN"]
+            first = f'PLAIN_CALL called | PLAIN_TEXT | "{thought.begin}" thought'
+        return schemas_grammar(schemas, _PARAMETERS, [f"start: {first}", *rules], is_lenient=True)
 
 
-def until(name: str, literal: str, then: str, *, may_end: bool) -> list[str]:
-    """GBNF rules of any text up to and including the first `literal`, followed by `then`.
-
-    They are named `name`-0, the first, to `name`-n: the number of characters of the literal that the text ends with.
-    `may_end`: the text may also end before the literal.
-    """
-    rules = []
-    for n in range(len(literal)):
-        after = {one: length for one in sorted({*literal}) if (length := n_begun(literal[:n] + one, literal))}
-        options = [f'"{one}" {then if length == len(literal) else f"{name}-{length}"}' for one, length in after.items()]
-        others = "".join(f"\\{one}" if one in "[]^" else one for one in after)
-        options += [f"[^{others}] {name}-0", *(['""'] if may_end else [])]
-        rules.append(f"{name}-{n} ::= {' | '.join(options)}")
-    return rules
+def _closed(schema: Mapping[str, object]) -> Mapping[str, object]:
+    """The schema of a call's arguments, which are only those that it names unless it says otherwise."""
+    return schema if schema.keys() & _OPEN else {**schema, "additionalProperties": False}

@@ -75,6 +75,7 @@ def _larger(inner: Strategy) -> Strategy:
         "pattern": st.lists(_parts, max_size=8).map(lambda parts: f"^{''.join(parts)}$"),
         "format": some_of(["date", "time", "date-time", "uuid", "email", 5]), "$ref": _refs, "const": _json,
         "enum": several, "anyOf": several, "oneOf": several, "allOf": several, "properties": properties,
+        "multipleOf": _counts, "patternProperties": st.dictionaries(_parts, inner, max_size=3), "not": inner,
         "$defs": properties, "required": st.lists(_names, max_size=3), "additionalProperties": inner,
     }  # fmt: skip
     some = st.lists(some_of(list(keywords)), min_size=1, max_size=3, unique=True)
@@ -128,10 +129,15 @@ _grammars = st.one_of(
     st.builds(lambda body, n: "root ::= " + f"{body} " * n, _bodies, some_of([20, 1000])),
     st.text(alphabet='root:=()[]{}"|*+?,0123456789 \n\\<>!#.^-é', max_size=60),
 )
+_lark_parts = some_of(
+    ["start: ", "a: ", "A: ", "\n", '"a"', "/[a-z]+/", "/(?s:.*)b/", " & ~", " | ", "*", "{2,99999}", "a", "A", "start",
+     "%json {}", '%json {"type": "array"}', "%ignore / /\n", "[max_tokens=3]", "[lazy]", "(", ")", "<[5]>", "</s>", "é"]
+)  # fmt: skip
+_larks = st.lists(_lark_parts, max_size=12).map(lambda parts: "%llguidance {}\nstart: " + "".join(parts))
 
 
 @given(
-    which=_schema_texts.map(lambda text: ("schema", text)) | _grammars.map(lambda text: ("grammar", text)),
+    which=_schema_texts.map(lambda text: ("schema", text)) | (_grammars | _larks).map(lambda text: ("grammar", text)),
     choices=st.lists(st.integers(0, 10**6), min_size=N_TOKENS, max_size=N_TOKENS),
 )
 @cases(5000)

@@ -15,7 +15,6 @@ WITH_OPTIONS = {
     "diagnose/host.py",
     "link/draft_connection.py",
     "llama/child.py",
-    "llama/convert_schema.py",
 }
 # A dash or two in front of a letter, where a word begins.
 OPTION = re.compile(r"(?<![^\s(\"'`])--?(?!inf\b)[a-zA-Z]")

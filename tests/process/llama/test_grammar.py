@@ -63,7 +63,7 @@ INVALID = {
 }
 # Grammars that llama.cpp cannot parse or apply with limited time, memory and stack: unlimited, each of them ends or
 # blocks the process that it is in.
-TOO_COMPLEX = r"^the grammar is too complex: llama\.cpp "
+TOO_COMPLEX = r"^the grammar is too complex: it needs more than 1 s or 512 MB"
 LATER = 'root ::= "a" x\nx ::= y x "b" | "c"\ny ::= z\nz ::= "a" |'
 HOSTILE = {
     'root ::= ("a"? ){1000} ("a"? ){1000}': TOO_COMPLEX,

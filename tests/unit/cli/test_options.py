@@ -87,7 +87,8 @@ def test_the_generation_config(tmp_path: Path) -> None:
     assert (config.stop, config.is_rejection) == (StopConfig(5, ("a\n", "b"), ignore_eos=True), True)
     assert options.config(escape=False).stop.stop_strings == (r"a\n", "b")
     for option, of_file, text, grammar in (
-        ("--grammar", "--grammar-file", 'root ::= "a"', 'root ::= "a"'), ("-j", "-jf", "{}", "root ::= object")
+        ("--grammar", "--grammar-file", 'root ::= "a"', 'root ::= "a"'),
+        ("-j", "-jf", "{}", 's0: %json {"type": "object"'),
     ):  # fmt: skip
         (tmp_path / "file").write_text(f"{text}\n")
         found = parse(option, text).config().grammar

@@ -1,4 +1,4 @@
-"""Processes of duo: their command lines, from Python and from an archive, and what the one for schemas does."""
+"""Processes of duo: their command lines, from Python and from an archive."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duo.errors import BusyError
-from duo.llama import child, convert_schema
+from duo.llama import child
 
 
 def test_a_function_of_a_module_gets_the_arguments(tmp_path: Path) -> None:
@@ -24,9 +24,3 @@ def test_in_an_archive_the_program_is_duo(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(BusyError, match="not known where"):
         child.call("duo.link.process")
-
-
-def test_rules_without_a_letter_are_renamed_and_repetitions_are_not() -> None:
-    grammar = 'root ::= "1" - [a-z]{2,3} 1\n- ::= "x"\n1 ::= "y"'
-    renamed = 's0-root ::= "1" s0-- [a-z]{2,3} s0-1\ns0-- ::= "x"\ns0-1 ::= "y"'
-    assert convert_schema.renamed(grammar, "s0-") == renamed

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from duo.config import ModelConfig
 from duo.errors import UsageError
-from duo.llama.grammar import Grammar, schema_grammar
+from duo.llama.grammar import Grammar, schema_grammar, until
 from duo.llama.model import Model
 from duo.server.api import ChatBody, Tool
 from duo.server.api_error import ApiError
-from duo.server.chat_prompt import Calls, until
+from duo.server.chat_prompt import Calls
 from duo.server.conversation import Function
 from tests.gguf_files import tiny_llama
 
@@ -103,8 +103,8 @@ def test_names_that_are_refused() -> None:
         ({"type": "string"}, "tools: the parameters of 'f' must be a JSON schema of type object"),
         ({"type": ["object", "null"]}, "must be a JSON schema of type object"),
         ({"properties": {"a": {"type": "nonsense"}}}, "the parameters of the tools is an invalid or unsupported JSON"),
-        ({"properties": {"a": {"$ref": "#/$defs/None"}}}, "Error resolving ref"),
-        ({"description": "a" * 2**16}, "the parameters of the tools has more than 65536 bytes"),
+        ({"properties": {"a": {"$ref": "#/$defs/None"}}}, "Pointer .* does not exist"),
+        ({"description": "a" * 2**18}, "the parameters of the tools has more than 262144 bytes"),
     ],
 )
 def test_parameters_that_are_refused(parameters: dict[str, Any], said: str) -> None:
@@ -175,7 +175,8 @@ def test_any_text_up_to_a_literal(rest: Rest, literal: str, data: st.DataObject)
     _, found, after = text.partition(literal)
     before = f"{text}{literal}".partition(literal)[0]  # the end of the text may be the beginning of the literal
     for may_end in (False, True):
-        grammar = "\n".join(["root ::= t-0 ", *until("t", literal, '"!"', may_end=may_end)])
+        rules = [f"start: T {json.dumps('!')}{' | NO_T' * may_end}", *until("T", literal)]
+        grammar = "\n".join(["%llguidance {}", *rules])
         ending = "" if may_end else "|"
         assert rest(grammar, before) == ending
         assert rest(grammar, f"{before}{literal}!") == ""
@@ -216,6 +217,14 @@ def test_a_schema_of_the_answer_beside_the_calls(rest: Rest) -> None:
         ({"type": "string", "maxLength": 10**6}, ['"a"'], ["1"]),
         ({"type": "object", "properties": {"title": {"type": "null"}, 'q"': {"type": "null"}}},
          ['{"title":null}', '{"q\\"":null}'], ['{"title":1}']),
+        ({"type": "string", "pattern": "^a+$", "minLength": 2}, ['"aa"'], ['"a"', '"ab"']),
+        ({"type": "string", "format": "date"}, ['"2026-11-26"'], ['"2026-13-26"']),
+        ({"type": "integer", "minimum": 3, "multipleOf": 2}, ["4", "12"], ["2", "5"]),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#/properties/x"}], "title": "itself"}, ["null"], ["1"]),
+        ({"properties": {"a": {"type": "null"}}}, ['{"a":null,"b":1}', '{"b":1}'], ['{"a":1}']),
+        ({"properties": {"a": {}}, "additionalProperties": False}, ['{"a":1}'], ['{"b":1}']),
+        ({"type": "string"}, ['"\\u20ac"', '"\\n"'], ['"\n"', '"\\x"']),
+        ({"type": "array", "items": {}}, ["[1, 2]", "[\n  1\n]"], ["[  1]"]),
     ],
 )  # fmt: skip
 def test_schemas_of_properties(rest: Rest, schema: Any, right: list[str], wrong: list[str]) -> None:
@@ -225,3 +234,37 @@ def test_schemas_of_properties(rest: Rest, schema: Any, right: list[str], wrong:
         assert rest(grammar, f'{{"x":{value}}}') == ""
     for value in wrong:
         assert rest(grammar, f'{{"x":{value}}}')
+
+
+UNKNOWN: tuple[dict[str, Any], ...] = (
+    {"uniqueItems": True},
+    {"not": {}},
+    {"format": "uri-reference"},
+    {"oneOf": [{}, {"type": "null"}]},
+)
+
+
+@pytest.mark.parametrize("schema", UNKNOWN, ids=str)
+def test_what_grammars_cannot_express(rest: Rest, schema: dict[str, Any]) -> None:
+    """A schema for the answer is obeyed or refused; one of arguments is also read by the model."""
+    with pytest.raises(UsageError, match=r"^x is an invalid or unsupported JSON schema: [^\n]+$"):
+        schema_grammar(json.dumps(schema), "x")
+    found = Calls.of(ChatBody(tools=tools({"f": {"properties": {"a": schema}}})).conversation())
+    assert found is not None
+    assert rest(found.grammar(None), call("f", a=None)) == ""
+
+
+def test_a_schema_that_takes_too_long() -> None:
+    with pytest.raises(UsageError, match=r"^x takes longer than 1 s as a grammar$"):
+        schema_grammar('{"type": "integer", "multipleOf": 999983}', "x")
+
+
+def test_lark_of_a_user(rest: Rest) -> None:
+    for head in ("%llguidance {}", "%llguidance", '%llguidance {"no_forcing": false}'):
+        assert rest(head + '\nstart: "a" /[bc]+/', "abcb") == ""
+        assert rest(head + '\nstart: "a" /[bc]+/', "a") == "|"
+    for wrong, said in (("start: nothing", "nothing"), ('line: "a"', "start"), ("{", "")):
+        with pytest.raises(UsageError, match=f"^the grammar is invalid: .*{said}"):
+            rest(f"%llguidance {{}}\n{wrong}", "a")
+    with pytest.raises(UsageError, match=r"^the grammar is invalid: "):
+        rest("%llguidance [1]\nstart: 'a'", "a")
