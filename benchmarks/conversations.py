@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import threading
 import time
 from statistics import median
 from typing import Any, NamedTuple
 
+import httpx
+
 from benchmarks.contestants import Setup
 from benchmarks.runner import Outcome, Scenario, models, note
 from benchmarks.servers import lead, streamed
-from duo.bench.results import markdown_table
+from duo.bench.results import markdown_table, speed_up
 from duo.engine.cores import usable_cores
 
 WORDS = ("river", "stone", "market", "window", "letter", "garden", "engine", "winter", "bridge", "paper", "teacher")
@@ -42,6 +45,12 @@ def ask(url: str, messages: list[dict[str, str]], **fields: Any) -> Answer:
     return Answer(text, times[0] - began, (n - 1) / seconds if seconds else 0.0, usage["prompt_tokens"], cached)
 
 
+def change(url: str, slot: int, action: str) -> None:
+    """Save, restore or erase a conversation that is kept."""
+    path, body = f"{url}/slots/{slot}?action={action}", {"filename": f"{slot}.bin"}
+    httpx.post(path, json=body, timeout=60.0).raise_for_status()
+
+
 class Talk:
     """A conversation that begins with a long message."""
 
@@ -55,14 +64,19 @@ class Talk:
         self._messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "Go on, please."}]
         return answer
 
+    def again(self) -> Answer:
+        """A longer answer, always the same, which is not part of the conversation."""
+        return ask(self._url, self._messages, max_tokens=96)
+
 
 class Conversations(Scenario):
     """See the module. -r is the number of turns."""
 
     def run(self, setup: Setup) -> Outcome:
         """See Scenario."""
-        options = "-md", setup.draft, "-c", "8192", "-t", str(usable_cores())
-        urls = {n: lead(setup, *options, "--slots", str(n)).url for n in (1, 4)}
+        options = "-md", setup.draft, "-c", "8192", "-t", str(usable_cores()), "--slot-save-path"
+        folder = setup.stack.enter_context(tempfile.TemporaryDirectory())
+        urls = {n: lead(setup, *options, folder, "--slots", str(n)).url for n in (1, 4)}
         rows = [["", "figure"]]
         alone = [Talk(urls[1], 0)]
         one = [alone[0].turn() for _ in range(setup.n_rounds)]
@@ -83,17 +97,30 @@ class Conversations(Scenario):
             ["over one conversation alone", f"{later_s / median(a.first_s for a in one[1:]):.3f}"],
             ["over reading it", f"{later_s / read_s:.3f}"],
         ]
-        # The speed of one conversation, with four slots full and with one.
         for seed in (2, 3):
             Talk(urls[4], seed).turn()
-        rates: dict[int, list[float]] = {1: [], 4: []}
-        for _ in range(setup.n_rounds):
-            for n, talk in ((1, alone[0]), (4, talks[0])):
-                rates[n].append(talk.turn().rate)
-        ratio = median(many / few for many, few in zip(rates[4], rates[1], strict=True))
-        rows.append(["speed with four slots full, over one slot", f"{ratio:.3f}"])
+        rows.append(self._with_full_slots(urls[4], talks[0], setup.n_rounds))
         rows += self._waiting(urls[4], setup.n_rounds)
         return Outcome(markdown_table(rows), {"models": models(setup), "rows": rows})
+
+    def _with_full_slots(self, url: str, talk: Talk, n_rounds: int) -> list[str]:
+        """The speed of one conversation: the same answer with the other three slots full and empty, in turns."""
+        slots, rates = [1, 2, 3], dict[bool, list[float]]({True: [], False: []})
+        talk.again()
+        for slot in slots:
+            change(url, slot, "save")
+        for i in range(3 * n_rounds):
+            for is_full in (i % 2 > 0, i % 2 == 0):
+                for slot in reversed(slots):
+                    change(url, slot, "erase")
+                for slot in slots if is_full else []:
+                    change(url, slot, "restore")
+                talk.again()  # a first one after a change of memory
+                rates[is_full].append(talk.again().rate)
+        ratio = speed_up([full / empty for full, empty in zip(rates[True], rates[False], strict=True)])
+        assert ratio is not None
+        low, high = (ratio.low or 0.0, ratio.high or 0.0)
+        return ["speed with four slots full, over one", f"{ratio.middle:.3f} ({low:.3f}–{high:.3f})"]
 
     def _waiting(self, url: str, n_rounds: int) -> list[list[str]]:
         """A short request while a long text is written."""

@@ -55,6 +55,7 @@ class TextRequest:
     sources: Sources | None = None  # of candidates; None: the engine's own
     drafting: Drafting = AS_USUAL
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
+    slot: int = -1  # whose text it continues; -1: of which it has most
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written
     stopped_by: str | None = None  # the stop string that ended the text

@@ -100,7 +100,7 @@ class RequestWriter:
         sources = sources or self._sources(request.drafting, is_rejection=config.is_rejection)
         banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
-        slot.saved.begin(slot.caches, request.prompt)
+        slot.saved.begin(slot.caches, request.prompt, request.slot)
         if not request.reuses:
             cache.clear()
         request.n_cached = cache.begin(request.prompt)

@@ -20,8 +20,9 @@ _ENDING = 16
 
 @dataclass(slots=True, eq=False)
 class _Saved:
-    """A text that is not in the contexts."""
+    """A text that is not in the contexts. `slot`: its number."""
 
+    slot: int
     tokens: Sequence[int]
     n_prompt: int
     caches: list[SavedCache]
@@ -46,38 +47,52 @@ class SavedTexts:
     def __init__(self, n_texts: int, n_bytes: int) -> None:
         self._n_most, self._n_bytes_most = n_texts - 1, n_bytes
         self._texts: list[_Saved] = []  # the least recently used one first
+        self.here = 0  # the slot of the text in the contexts; the others are those of texts in memory, or free
 
     @property
-    def sizes(self) -> list[int]:
-        """Tokens of the texts in memory, the latest first. From any thread."""
-        return [len(text.tokens) for text in reversed(self._texts)]
+    def sizes(self) -> dict[int, int]:
+        """Tokens of the texts in memory, by slot. From any thread."""
+        return {text.slot: len(text.tokens) for text in self._texts}
 
-    def at(self, place: int) -> SavedCache | None:
-        """The target's cache of a text, counted from the latest."""
-        return self._texts[-1 - place].caches[0] if place < len(self._texts) else None
+    def at(self, slot: int) -> SavedCache | None:
+        """The target's cache of a text in memory."""
+        text = self._at(slot)
+        return text.caches[0] if text is not None else None
 
-    def add(self, cache: SavedCache) -> None:
+    def add(self, slot: int, cache: SavedCache) -> None:
         """Keep a text of which only the target's cache is known. Raises PromptError if there is no room."""
+        self.remove(slot)
         if not self._make_room(cache.n_bytes, cache.tokens):
             raise PromptError("there is no room for it: n_slots and cache_ram are too small")
-        self._texts.append(_Saved(cache.tokens, cache.n_prompt, [cache]))
+        self._texts.append(_Saved(slot, cache.tokens, cache.n_prompt, [cache]))
+        self._leave(slot)
 
-    def remove(self, place: int) -> None:
-        """Forget a text, counted from the latest."""
-        if place < len(self._texts):
-            del self._texts[-1 - place]
+    def remove(self, slot: int) -> None:
+        """Forget a text in memory."""
+        self._texts = [text for text in self._texts if text.slot != slot]
+
+    def _at(self, slot: int) -> _Saved | None:
+        return next((text for text in self._texts if text.slot == slot), None)
+
+    def _leave(self, slot: int) -> None:
+        """A text in memory has this slot: if it was that of the contexts, they take a free one."""
+        if slot == self.here:
+            self.here = min({*range(self._n_most + 1)} - self.sizes.keys())
 
     def clear(self) -> None:
         """Forget them."""
         self._texts.clear()
 
-    def begin(self, caches: Sequence[Cache], prompt: Sequence[int]) -> None:
-        """Put the text that has most of `prompt` into the contexts.
+    def begin(self, caches: Sequence[Cache], prompt: Sequence[int], slot: int = -1) -> None:
+        """Put the text that has most of `prompt` into the contexts, or that of `slot`, if this is not negative.
 
         What the contexts hold is saved if `prompt` is not its next turn. `caches`: the target's, and those of drafts.
         """
         target = caches[0]
-        if not self._n_most or target.savable is None:
+        if not self._n_most or target.savable is None or slot == self.here:
+            return
+        if slot >= 0:
+            self._change(caches, slot)
             return
         whole, here = target.context.n_rollback is not None or target.savable.is_windowed, target.tokens
         n_here = common_prefix(here, prompt[:-1])
@@ -85,16 +100,32 @@ class SavedTexts:
         n_usable = n_here if n_here == len(here) or not whole else 0
         best = max(self._texts, key=lambda text: text.n_usable(prompt, whole=whole), default=None)
         restores = best is not None and best.n_usable(prompt, whole=whole) > n_usable + _LEAST
+        if restores and best is not None:
+            self.remove(best.slot)
         if len(here) - n_here >= _LEAST and (restores or not continues):
             self.keep(caches)
         if restores and best is not None:
-            for cache, saved in zip(caches, best.caches, strict=False):
-                cache.load(saved)
-            for cache in caches[len(best.caches) :]:
-                cache.clear()
+            _load(caches, best)
             # If it is not the next turn of that one, it stays.
-            target.is_copied = best.n_usable(prompt, whole=whole) < best.n_prompt - _ENDING
-            self._texts = [one for one in self._texts if one is not best] + [best] * target.is_copied
+            stays = best.n_usable(prompt, whole=whole) < best.n_prompt - _ENDING
+            target.is_copied = stays and self._make_room(best.n_bytes, best.tokens)
+            if target.is_copied:
+                self._texts.append(best)
+                self._leave(best.slot)
+            else:
+                self.here = best.slot
+
+    def _change(self, caches: Sequence[Cache], slot: int) -> None:
+        """Put the text of a slot into the contexts; nothing, if it is free."""
+        text = self._at(slot)
+        self.remove(slot)
+        self.keep(caches)
+        if text is not None:
+            _load(caches, text)
+        else:
+            for cache in caches:
+                cache.clear()
+        caches[0].is_copied, self.here = False, slot
 
     def keep(self, caches: Sequence[Cache]) -> None:
         """Copy the text in the contexts, if there is no copy yet, and there is room for one."""
@@ -102,8 +133,9 @@ class SavedTexts:
         if len(target.tokens) < _LEAST or target.is_copied or target.savable is None:
             return
         if self._make_room(n_bytes, target.tokens):
-            self._texts.append(_Saved(target.tokens, target.n_prompt, [cache.save() for cache in caches]))
+            self._texts.append(_Saved(self.here, target.tokens, target.n_prompt, [cache.save() for cache in caches]))
             target.is_copied = True
+            self._leave(self.here)
 
     def _make_room(self, n_bytes: int, tokens: Sequence[int]) -> bool:
         """Forget texts that this one continues, and then the least recently used ones. False: it is too large."""
@@ -117,6 +149,13 @@ class SavedTexts:
     @property
     def _size(self) -> int:
         return sum(one.n_bytes for one in self._texts)
+
+
+def _load(caches: Sequence[Cache], text: _Saved) -> None:
+    for cache, saved in zip(caches, text.caches, strict=False):
+        cache.load(saved)
+    for cache in caches[len(text.caches) :]:
+        cache.clear()
 
 
 def write_cache(path: Path, cache: SavedCache, identity: str) -> None:

@@ -261,31 +261,33 @@ class Slot:
 
     @property
     def kept(self) -> list[int]:
-        """Tokens of the text in the contexts, and of those that are kept in memory. From any thread."""
-        return [len(self.target_cache.tokens) if self.target_cache is not None else 0, *self.saved.sizes]
+        """Tokens of the texts in the caches, by slot. From any thread."""
+        here = len(self.target_cache.tokens) if self.target_cache is not None else 0
+        sizes = {self.saved.here: here} | self.saved.sizes
+        return [sizes.get(slot, 0) for slot in range(self.config.n_slots)]
 
-    def save(self, place: int, path: Path) -> tuple[int, int]:
-        """Write a text of `kept` to a file; its tokens, and bytes. Raises PromptError or OSError."""
-        cache = self.saved.at(place - 1) if place else self.target_cache.save() if self.target_cache else None
+    def save(self, slot: int, path: Path) -> tuple[int, int]:
+        """Write a text to a file; its tokens, and bytes. Raises PromptError or OSError."""
+        is_here = slot == self.saved.here and self.target_cache is not None
+        cache = self.target_cache.save() if is_here and self.target_cache else self.saved.at(slot)
         if cache is None or cache.state is None:
-            raise PromptError(f"slot {place} holds nothing that can be saved")
+            raise PromptError(f"slot {slot} holds nothing that can be saved")
         write_cache(path, cache, self._identity)
         return len(cache.tokens), path.stat().st_size
 
-    def restore(self, path: Path) -> tuple[int, int]:
-        """Keep the text of a file, for prompts that begin as it does. As save()."""
+    def restore(self, slot: int, path: Path) -> tuple[int, int]:
+        """Keep the text of a file in a slot, for prompts that begin as it does. As save()."""
         cache = read_cache(path, self._identity)
-        self.saved.add(cache)
+        self.erase(slot)
+        self.saved.add(slot, cache)
         return len(cache.tokens), path.stat().st_size
 
-    def erase(self, place: int) -> int:
-        """Forget a text of `kept`. Returns its tokens."""
-        n = [*self.kept, *[0] * self.config.n_slots][place]
-        if place:
-            self.saved.remove(place - 1)
-        else:
-            for cache in self.caches:
-                cache.clear()
+    def erase(self, slot: int) -> int:
+        """Forget a text. Returns its tokens."""
+        n = self.kept[slot]
+        for cache in self.caches if slot == self.saved.here else []:
+            cache.clear()
+        self.saved.remove(slot)
         return n
 
     @property

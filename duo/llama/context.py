@@ -2,6 +2,8 @@
 
 import ctypes
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -44,8 +46,9 @@ class SavedState(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
-        return self.cells.nbytes + sum(getattr(part, "nbytes", 0) for part in self.more)
+        """Its size, with memory that is not used yet."""
+        owner = self.cells if self.cells.base is None else self.cells.base
+        return owner.nbytes + sum(getattr(part, "nbytes", 0) for part in self.more)
 
 
 class Context(Handle):
@@ -106,6 +109,8 @@ class Context(Handle):
         self.n_batch = self._n_batch_min if model.is_remote else most
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
+        # The memory of a copy that is no longer used: new memory takes the system twice as long as the copy.
+        self._spare: deque[npt.NDArray[np.uint8]] = deque(maxlen=1)
         # A llama_batch, which is filled through arrays of its memory.
         self._batch = batch = llama_cpp.llama_batch_init(most, 0, 1)
         self._batch_handle = Handle(batch, llama_cpp.llama_batch_free, parent=self)
@@ -255,9 +260,13 @@ class Context(Handle):
     def save(self) -> SavedState:
         """A copy of the text's cells: one memory block, which load() accepts."""
         with self.use() as pointer, self.call:
-            state = np.empty(llama_cpp.llama_state_seq_get_size(pointer, 0), np.uint8)
-            n = llama_cpp.llama_state_seq_get_data(pointer, _bytes(state), state.nbytes, 0)
-        return SavedState(state[:n], self.n_past)
+            size = llama_cpp.llama_state_seq_get_size(pointer, 0)
+            buffer = self._spare.pop() if self._spare else np.empty(0, np.uint8)
+            if buffer.nbytes < size:
+                buffer = np.empty(size + size // 8, np.uint8)  # the text is longer when it comes back
+            cells = buffer[: llama_cpp.llama_state_seq_get_data(pointer, _bytes(buffer), buffer.nbytes, 0)]
+        weakref.finalize(cells, self._spare.append, buffer)
+        return SavedState(cells, self.n_past)
 
     def load(self, state: SavedState) -> bool:
         """Hold what save() has copied, in consecutive cells, and nothing else. False: llama.cpp cannot restore it.

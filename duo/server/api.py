@@ -85,6 +85,7 @@ class TextBody(msgspec.Struct):
     echo: bool | None = None
     suffix: str | None = None
     cache_prompt: bool | None = None  # whether tokens that are in a cache already are used
+    id_slot: int = -1  # whose text is continued; -1: of which the prompt has most
     speculative_n_max: Count | None = msgspec.field(default=None, name="speculative.n_max")
     # True: each chunk of a stream tells where its characters come from. Or how the text is drafted.
     duo: bool | DuoOptions | None = None

@@ -18,6 +18,7 @@ from duo import __version__
 from duo.config import GenerationConfig
 from duo.config.option import declared
 from duo.engine.engine import Engine
+from duo.engine.slot import Slot
 from duo.link.messages import ROUTE
 from duo.llama.model import Model
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, SlotBody, TokenizeBody
@@ -145,14 +146,12 @@ class Endpoints:
         )
 
     async def _slots(self, _: Request) -> Response:
-        """GET /slots: the conversations that are kept, the most recent one first; llama-server's fields."""
-        service, slot = self._service, self._service.engine.slot
-        sizes = [*slot.kept, *slot.config.n_slots * [0]][: slot.config.n_slots]
-        runs = [service.n_texts > 0] + [False] * (len(sizes) - 1)
+        """GET /slots: the conversations that are kept; llama-server's fields."""
+        slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
         return json_response(
             [
-                {"id": i, "n_ctx": slot.n_ctx, "is_processing": is_running, "n_prompt_tokens": n}
-                for i, (n, is_running) in enumerate(zip(sizes, runs, strict=True))
+                {"id": i, "n_ctx": slot.n_ctx, "is_processing": i == here, "n_prompt_tokens": n}
+                for i, n in enumerate(slot.kept)
             ]
         )
 
@@ -172,9 +171,9 @@ class Endpoints:
             raise ApiError(501, "conversations cannot be saved here: slot_save_path is not set")
         body, _ = await self._work.parse_request(request, SlotBody)
         path, began = folder / body.filename, time.perf_counter()
-        change = (lambda slot: slot.save(place, path)) if action == "save" else (lambda slot: slot.restore(path))
+        change = Slot.save if action == "save" else Slot.restore
         try:
-            n, size = await self._work.run(lambda: engine.call(change), is_slow=True)
+            n, size = await self._work.run(lambda: engine.call(lambda slot: change(slot, place, path)), is_slow=True)
         except OSError as error:
             raise ApiError(400, f"{body.filename}: {error.strerror or error}") from None
         names = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")

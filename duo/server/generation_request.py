@@ -13,6 +13,7 @@ from duo.config import SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.engine.request import AS_USUAL, Drafting
+from duo.engine.slot import Slot
 from duo.llama.chat_template import THOUGHTS, Thought
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
@@ -62,7 +63,7 @@ class GenerationRequest:
         elif conversation is not None:
             chat = ChatPrompt.of(conversation, engine)
             prompt, calls, thinks, thought = engine.tokenize(chat.text), chat.calls, chat.thinks, chat.thought
-        _check(options, prompt, engine.slot.n_ctx)
+        _check(options, prompt, engine.slot)
         grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
         shows_tags = conversation is not None and conversation.shows_tags
         if grammar is not None and calls is None:  # such a grammar has no room for a thought
@@ -107,7 +108,7 @@ def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
     return engine.prompt_tokens(tokens)
 
 
-def _check(body: TextBody, prompt: Sequence[int], n_ctx: int) -> None:
+def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
     """Raise ApiError if the prompt does not fit, or something is asked for that is not supported."""
     if body.n not in (None, 1):
         raise ApiError(400, f"n must be 1, not {body.n}: several choices are not supported")
@@ -116,8 +117,10 @@ def _check(body: TextBody, prompt: Sequence[int], n_ctx: int) -> None:
     for name, instead in _UNSUPPORTED.items():
         if getattr(body, name):  # an explicit False is the default
             raise ApiError(400, f"{name} is not supported{instead}")
-    if len(prompt) > n_ctx:
-        message = f"the prompt has {len(prompt)} tokens, the context {n_ctx}"
+    if not -1 <= body.id_slot < slot.config.n_slots:
+        raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
+    if len(prompt) > slot.n_ctx:
+        message = f"the prompt has {len(prompt)} tokens, the context {slot.n_ctx}"
         raise ApiError(400, message, code="context_length_exceeded")
 
 

@@ -116,8 +116,9 @@ class GenerationService:
                 steps.end(error)
 
         text = TextRequest(
-            wanted.prompt, wanted.config, put, drafting=wanted.drafting, reuses=wanted.options.cache_prompt is not False
-        )
+            wanted.prompt, wanted.config, put, drafting=wanted.drafting,
+            reuses=wanted.options.cache_prompt is not False, slot=wanted.options.id_slot,
+        )  # fmt: skip
         number = self.unfinished[text] = next(self._numbers)
         try:
             engine.submit(text, end)

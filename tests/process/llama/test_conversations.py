@@ -74,6 +74,14 @@ def test_texts_are_as_if_each_were_read_anew(kind: str, schedule: str, tmp_path:
         load(path, heads="off", schedule="off", n_slots=1, lookup="off", **options) as alone,
         load(path, draft, schedule=schedule, n_slots=3, **options) as engine,
     ):
+        begin, other_dice = engine.slot.saved.begin, random.Random(kind)
+
+        def in_some_slot(caches: Any, prompt: Any, _: int = -1) -> None:
+            begin(caches, prompt, other_dice.choice([-1, -1, -1, 0, 1, 2]))
+            assert engine.slot.saved.here not in engine.slot.saved.sizes
+            assert len(engine.slot.saved.sizes) <= 2
+
+        engine.slot.saved.begin = in_some_slot  # type: ignore[method-assign]
         begun = [dice.randrange(3, 270) for _ in range(30)]  # that several have in common
         texts = [begun + [dice.randrange(3, 270) for _ in range(60)] for _ in range(4)]
         for i in range(50):
