@@ -81,7 +81,7 @@ def test_texts_are_as_if_each_were_read_anew(kind: str, schedule: str, tmp_path:
             assert engine.slot.saved.here not in engine.slot.saved.sizes
             assert len(engine.slot.saved.sizes) <= 2
 
-        engine.slot.saved.begin = in_some_slot  # type: ignore[method-assign]
+        engine.slot.saved.begin = in_some_slot  # type: ignore[method-assign, assignment]
         begun = [dice.randrange(3, 270) for _ in range(30)]  # that several have in common
         texts = [begun + [dice.randrange(3, 270) for _ in range(60)] for _ in range(4)]
         for i in range(50):

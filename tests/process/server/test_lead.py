@@ -196,7 +196,7 @@ def test_the_slots(lead: LeadProcess) -> None:
 def test_a_slot_of_ones_own(lead: LeadProcess) -> None:
     """A prompt in another slot has nothing in common with the texts there."""
     prompt = "Red, green, blue, " * 20
-    fields = {"prompt": prompt, "max_tokens": 2, "temperature": 0}
+    fields: dict[str, Any] = {"prompt": prompt, "max_tokens": 2, "temperature": 0}
     answers = [lead.post("/v1/completions", **fields, id_slot=slot).json() for slot in (3, 3, 2, 3, -1)]
     cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for one in answers]
     assert [n > 40 for n in cached] == [False, True, False, True, True]
