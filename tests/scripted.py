@@ -90,7 +90,7 @@ class ScriptedSlot:
         self.error_at = 0  # the step
         self.requests: list[TextRequest] = []
         self._cached: list[int] = []
-        self._running: TextRequest | None = None
+        self.request: TextRequest | None = None
         self._go_on = threading.Event()
         self._n_free = math.inf
 
@@ -110,8 +110,8 @@ class ScriptedSlot:
         request.cancelled.set()
 
     def interrupt(self) -> None:
-        if self._running is not None:
-            self.cancel(self._running)
+        if self.request is not None:
+            self.cancel(self.request)
 
     def close(self) -> None:
         """It holds nothing."""
@@ -124,7 +124,7 @@ class ScriptedSlot:
         metrics.stop, metrics.policy = INTERRUPTED, self.policy
         if request.cancelled.is_set():
             return True
-        self._running = request
+        self.request = request
         self.requests.append(request)
         metrics.n_prompt = len(prompt)
         request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)
@@ -149,7 +149,7 @@ class ScriptedSlot:
             if metrics.stop != INTERRUPTED:
                 break
         request.stopped_by = ending.stopped_by
-        self._cached, self._running = prompt + written[:-1], None
+        self._cached, self.request = prompt + written[:-1], None
         return True
 
     def _step(self, request: TextRequest, ending: Ending, tokens: Sequence[int]) -> tuple[bytes, ...]:

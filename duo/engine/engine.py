@@ -211,6 +211,11 @@ class Engine:
         """Number of running and queued requests."""
         return len(self._texts)
 
+    @property
+    def running(self) -> TextRequest | None:
+        """The request that is being written. From any thread."""
+        return self._writer.request
+
     def fail(self, error: BaseException, requests: Collection[TextRequest] | None = None) -> None:
         """End `requests` (default: all) with `error`. From any thread."""
         for request in list(self._texts if requests is None else requests):

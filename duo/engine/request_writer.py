@@ -31,7 +31,7 @@ class RequestWriter:
         self._slot = slot
         self._paused: dict[TextRequest, _Paused] = {}
         self._lock = threading.Lock()  # protects the next, so that cancel() never affects the next request
-        self._request: TextRequest | None = None  # that is being written
+        self.request: TextRequest | None = None  # that is being written
 
     def write(self, request: TextRequest, others_wait: Callable[[], bool] = lambda: False) -> bool:
         """Process a request until its text ends or it is cancelled: True. Raises DuoError.
@@ -44,7 +44,7 @@ class RequestWriter:
             return True
         slot = self._slot
         with self._lock:
-            self._request = request
+            self.request = request
         try:
             pin(slot.threads.cores)
             is_loading = not slot.n_ctx  # the first contexts are part of loading
@@ -54,7 +54,7 @@ class RequestWriter:
                 return self._generate(request, others_wait)
         finally:
             with self._lock:
-                self._request = None
+                self.request = None
 
     def _generate(self, request: TextRequest, others_wait: Callable[[], bool]) -> bool:
         slot, paused = self._slot, self._paused.pop(request, None)
@@ -131,12 +131,12 @@ class RequestWriter:
         """End this request after the current decode, or in the middle of its prefill or warm-up."""
         request.cancelled.set()
         with self._lock:
-            if self._request is request:
+            if self.request is request:
                 self._slot.abort()
 
     def interrupt(self) -> None:
         """cancel() the request that is being written, if any, or end a warm-up without one."""
         with self._lock:
-            if self._request is not None:
-                self._request.cancelled.set()
+            if self.request is not None:
+                self.request.cancelled.set()
             self._slot.abort()

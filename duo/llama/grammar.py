@@ -7,6 +7,7 @@ import signal
 import subprocess
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from duo.llama.model import Model
 MAX_GRAMMAR = 2**18  # bytes
 # As in llama.cpp's grammars of schemas: without a limit, a model may write spaces to the end.
 _OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
+_VALUES = {"enum", "const", "default", "examples"}  # not schemas
+_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # objects of schemas
+# With these, an object may have properties that are named elsewhere.
+_OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
 _LENIENT = {"lenient": True, "coerce_one_of": True}
 
 _idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDictionary()
@@ -96,12 +101,30 @@ def schemas_grammar(
     is invalid, unsupported or too complex, and BusyError. Blocks for tenths of a second, or a second at the limit.
     """
     options = {"x-guidance": _OPTIONS | (_LENIENT if is_lenient else {})}
-    guided = [one | options if isinstance(one, dict) else one for one in schemas]
     try:
+        guided = [one | options if isinstance(one, dict) else one for one in map(_closed, schemas)]
         values = [f"s{i}: %json {json.dumps(one)}" for i, one in enumerate(guided)]
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply", name) from None
     return _usable("\n".join([f"{MARK} {{}}", *rules, *values]), name)
+
+
+def _closed(schema: Any) -> Any:
+    """The schema with no further properties in its objects, unless it allows them, as in llama.cpp and OpenAI's API.
+
+    Only what it calls an object: JSON Schema's other objects remain open.
+    """
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: value if key in _VALUES else _closed(value) for key, value in schema.items()}
+    for key in _NAMED & schema.keys():
+        if isinstance(named := schema[key], dict):
+            found[key] = {name: _closed(one) for name, one in named.items()}
+    if found.get("type") == "object" and "properties" in found and not found.keys() & _OPEN:
+        found["additionalProperties"] = False
+    return found
 
 
 def until(name: str, literal: str) -> list[str]:

@@ -13,8 +13,6 @@ from duo.server.conversation import Conversation, Function
 from duo.server.parse_request import check_text
 
 _PARAMETERS = "the parameters of the tools"
-# With these, a schema may name properties elsewhere.
-_OPEN = {"additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Calls:
         are not a supported schema, and BusyError. Blocks: see schemas_grammar().
         """
         functions, may_be_text = self.functions, not self.is_required and content is None
-        schemas = [*(_closed(one.schema) for one in functions), *([] if content is None else [content])]
+        schemas = [*(one.schema for one in functions), *([] if content is None else [content])]
         names = " | ".join(rf'"\"{one.name}\", \"arguments\": " s{i}' for i, one in enumerate(functions))
         more = rf' ("\n{CALL}" called)?' if self.is_parallel else ""
         rules = [rf'called: "\n{{\"name\": " ({names}) "}}\n{END_OF_CALL}"{more}']
@@ -110,8 +108,3 @@ class Calls:
             rules += ["PLAIN_CALL: CALL & PLAIN", "PLAIN_TEXT: NO_CALL & PLAIN"]
             first = f'PLAIN_CALL called | PLAIN_TEXT | "{thought.begin}" thought'
         return schemas_grammar(schemas, _PARAMETERS, [f"start: {first}", *rules], is_lenient=True)
-
-
-def _closed(schema: Mapping[str, object]) -> Mapping[str, object]:
-    """The schema of a call's arguments, which are only those that it names unless it says otherwise."""
-    return schema if schema.keys() & _OPEN else {**schema, "additionalProperties": False}

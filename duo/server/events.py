@@ -22,6 +22,7 @@ from duo.spec.policy import Policy
 MAX_SUBSCRIBERS = min(16, MAX_CONNECTIONS // 8)  # others need connections as well
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
 MAX_TEXTS = MAX_CONNECTIONS  # whose events wait for one subscriber; then the oldest are left out
+_SHOWN = 8  # texts that wait
 _POLLS_ALIVE = 15  # after so many, a comment shows that the connection is alive
 
 
@@ -38,6 +39,12 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
                 "name": (slot.draft_name or "").removesuffix(".gguf"),
                 "vocabulary": SHARED if slot.translation is None else TRANSLATED,
             }
+    running = service.loaded.running if service.loaded is not None else None
+    waiting = [
+        {"id": number, "prompt_tokens": len(text.prompt), "pauses": text.n_pauses}
+        for text, number in service.unfinished.copy().items()
+        if text is not running
+    ]
     backs = [
         {
             "id": back.number,
@@ -54,9 +61,12 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
         "draft": draft,
         "lookup": slot is not None and slot.lookup is not None,
         "backs": backs,
-        "queue": {"running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": service.n_queue},
+        "queue": {
+            "running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": service.n_queue,
+            "texts": waiting[:_SHOWN],
+        },
         "schedule": schedule,
-    }
+    }  # fmt: skip
 
 
 def schedule_state(policy: Policy) -> Json:

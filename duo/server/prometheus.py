@@ -25,6 +25,7 @@ _COUNTERS = {
     "duo:contradictions_prepared": "Number of contradictions that the draft had prepared.",
     "spec_decode_num_accepted_tokens_per_pos": "Number of candidates accepted, by draft position.",
     "duo:generations": "Number of generations finished, by stop reason.",
+    "duo:queue_seconds": "Time in seconds that texts waited, before they began and while they were paused.",
     "duo:queue_pauses": "Number of times that a text paused for others.",
     "duo:worker_joins": "Number of times that a remote draft connected.",
     "duo:worker_stalls": "Number of times that the remote draft in use timed out.",
@@ -62,7 +63,7 @@ class ServerMetrics(Collector):
         totals = Totals(metrics)
         statistics = totals.statistics()
         prompt, generation = statistics.prompt, statistics.generation
-        n_read = max(0, prompt.tokens - n_cached)
+        n_read, begun_s = max(0, prompt.tokens - n_cached), metrics.events[0].start if metrics.events else 0.0
         counts = {
             "llamacpp:prompt_tokens": n_read,
             "llamacpp:prompt_seconds": prompt.seconds,
@@ -73,6 +74,7 @@ class ServerMetrics(Collector):
             "spec_decode_num_draft_tokens": statistics.verified,
             "spec_decode_num_drafts": totals.draft.decodes + totals.lookup.decodes,
             "spec_decode_num_accepted_tokens": statistics.accepted,
+            "duo:queue_seconds": metrics.paused_s + max(0.0, begun_s - metrics.started),
             "duo:queue_pauses": n_pauses,
             "duo:outcomes_prepared": metrics.n_prepared,
             "duo:contradictions": metrics.contradictions.total(),

@@ -167,6 +167,13 @@ class CostModel:
         """T(n) as measured in this condition; without any value if it was not. Any thread may call it."""
         return self.target_times.get(n) or Time()
 
+    @property
+    def is_odd(self) -> bool:
+        """Whether T(1) is longer than that of a larger batch, and rests on few decodes: a device's first are slow."""
+        most = self.target(1).value / (1 + DEFAULT.spread)
+        larger = (time for n, time in self.target_times.items() if n > 1 and time.here.n)
+        return self.target(1).here.n < DEFAULT.few and any(time.value < most for time in larger)
+
     def n_affordable(self, credit_s: float) -> int:
         """The largest batch that was measured or, linear beyond, costs at most `credit_s` more than one token."""
         most = max((n for costs in self._family for n in costs.target_times), default=1)

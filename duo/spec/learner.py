@@ -217,7 +217,7 @@ class Learner(PairModel):
     def _needs_alone(self, rate: float) -> bool:
         """Whether to measure T(1) in schedule sync, whose gain rests on it: the less that is, the more often."""
         gain = max(1 + DEFAULT.least_gain, rate * self.alone.target_s(1))
-        is_due = 1 - 1 / gain <= DEFAULT.alone_share * self._since_alone
+        is_due = 1 - 1 / gain <= DEFAULT.alone_share * self._since_alone or self.alone.is_odd
         return self.alone.is_doubted or (is_due and OFF in self.chooser.allowed)
 
     def _plan(self) -> bool:

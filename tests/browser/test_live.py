@@ -119,7 +119,10 @@ def test_names_of_backs_are_text(page: Any, slot: ScriptedSlot) -> None:
     }  # fmt: skip
     state = {
         "model": None, "draft": None, "lookup": True, "backs": [back],
-        "queue": {"running": 0, "waiting": 0, "limit": 1},
+        "queue": {
+            "running": 1, "waiting": 2, "limit": 9,
+            "texts": [{"id": 3, "prompt_tokens": 1500, "pauses": 0}, {"id": 2, "prompt_tokens": 5, "pauses": 1}],
+        },
         "schedule": {"now": "off", "at_token": 3, "reason": "<i>"},
     }  # fmt: skip
     body = f"event: state\ndata: {json.dumps(state)}\n\n"
@@ -129,3 +132,4 @@ def test_names_of_backs_are_text(page: Any, slot: ScriptedSlot) -> None:
     expect(page.locator("#backs tr")).to_contain_text("5 of 10")
     expect(page.locator("#reason")).to_have_text("Since token 3: <i>")
     expect(page.locator("#target")).to_have_text("loading …")
+    expect(page.locator("#waiting")).to_have_text("text 3, prompt of 1,500 tokens; text 2, paused")

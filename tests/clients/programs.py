@@ -107,6 +107,38 @@ def langchain(url: str) -> None:
     assert llm.bind_tools([get_weather], tool_choice="none").invoke([asked, called, *results]).content
 
 
+def langchain_agents(url: str) -> None:
+    """LangChain with the APIs of agents."""
+    from langchain_anthropic import ChatAnthropic
+    from langchain_core.messages import HumanMessage
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+
+    def weather(city: City, days: int) -> str:
+        """The weather in a city."""
+        return f"Sunny in {city} for {days} days."
+
+    get_weather, asked = tool("get_weather")(weather), HumanMessage(WEATHER)
+    common: dict[str, Any] = {"api_key": "none", "temperature": 0, "max_retries": 0, "max_tokens": 96}
+    none: Any
+    for llm, none in (
+        (ChatOpenAI(base_url=f"{url}/v1", model="default", use_responses_api=True, **common), "none"),
+        (ChatAnthropic(base_url=url, model="claude-sonnet-5", **common), {"type": "none"}),
+    ):
+        whole = llm.invoke(QUESTION)
+        assert "Paris" in whole.text
+        assert whole.usage_metadata["output_tokens"] > 0
+        assert "".join(chunk.text for chunk in llm.stream(QUESTION)) == whole.text
+        with_tools = llm.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False)
+        called = with_tools.invoke([asked])
+        (call,) = called.tool_calls
+        result = get_weather.invoke(call)
+        first, *rest = with_tools.stream([asked])
+        assert sum(rest, first).tool_calls[0]["args"] == call["args"]
+        assert llm.bind_tools([get_weather], tool_choice=none).invoke([asked, called, result]).text
+        assert isinstance(llm.with_structured_output(Fruit).invoke("Name a fruit."), Fruit)
+
+
 def instructor(url: str) -> None:
     from instructor import Mode, from_openai
 
@@ -124,7 +156,7 @@ def instructor(url: str) -> None:
 
 def litellm(url: str) -> None:
     """Without tools, for which it needs more packages."""
-    from litellm import completion
+    from litellm import completion, responses
 
     messages = [{"role": "user", "content": QUESTION}]
     common = {"api_base": f"{url}/v1", "api_key": "none", "messages": messages, "max_tokens": 96, "temperature": 0}
@@ -138,6 +170,13 @@ def litellm(url: str) -> None:
         assert last.usage.completion_tokens > 0
         formed = completion(**asked, response_format=Fruit, seed=1, top_p=0.9)
         Fruit.model_validate_json(formed.choices[0].message.content)
+    common = {"api_key": "none", "temperature": 0}
+    answered = responses(model="openai/default", api_base=f"{url}/v1", input=QUESTION, max_output_tokens=96, **common)
+    assert answered.output[0].content[0].text == whole.message.content
+    of_claude = {"model": "anthropic/claude-3-5-haiku-latest", "api_base": url, "messages": messages, "max_tokens": 96}
+    assert completion(**of_claude, **common).choices[0].message.content == whole.message.content
+    streamed = completion(**of_claude, **common, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == whole.message.content
 
 
 if __name__ == "__main__":

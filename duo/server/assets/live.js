@@ -122,6 +122,7 @@ function showState({ model, draft, lookup, backs, queue, schedule }) {
   put("draft", draft ? printable(draft.name) + (draft.vocabulary === "translated" ? " (translated)" : "") : "none");
   put("lookup", lookup ? "on" : "off");
   put("queue", `${queue.running} running, ${queue.waiting} waiting (at most ${queue.limit})`);
+  put("waiting", queue.texts.map(waitingText).join("; ") || "–");
   put("schedule", schedule ? (SCHEDULES[schedule.now] ?? printable(schedule.now)) : "–");
   put("reason", schedule?.reason ? `Since token ${schedule.at_token}: ${printable(schedule.reason)}` : "");
   $("no-backs").hidden = backs.length > 0;
@@ -139,6 +140,10 @@ function showState({ model, draft, lookup, backs, queue, schedule }) {
     return make("tr", {}, first, ...cells(back).map((text) => make("td", { textContent: text })));
   });
   $("backs").replaceChildren(...rows);
+}
+
+function waitingText({ id, prompt_tokens: n, pauses }) {
+  return `text ${id}, ${pauses ? "paused" : `prompt of ${n.toLocaleString("en")} tokens`}`;
 }
 
 function showProgress(event, isRunning) {

@@ -1,14 +1,16 @@
 """Real backs that connect, disconnect, die and hang while a real lead writes: the text is the target's own."""
 
+import random
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.command import SLOW_TARGET
+from tests.gguf_files import tiny_llama
 from tests.raw_http import connect as connect_raw
 from tests.raw_http import handshake
 from tests.serving import BackProcess, LeadProcess, wait_until
@@ -110,6 +112,35 @@ def test_a_local_draft_stands_by_behind_a_back(plain: dict[str, str], demo_pair:
             assert stream.finish() == plain[PROMPT]
         wait_until(lambda: lead.metric("duo:workers_connected") == 0)
         write_until_accepted(lead, plain)
+
+
+def test_interleaved_and_paused_texts_while_backs_are_killed(tmp_path: Path) -> None:
+    target, draft = tiny_llama(tmp_path / "target.gguf", depth=0.05), tiny_llama(tmp_path / "draft.gguf", depth=0.02)
+    dice, common = random.Random(4), ("--exact", "-c", "600", "--lookup", "off")
+    options = (*common, "--turn-tokens", "4", "--schedule", "async", "--back-token", TOKEN)
+    sampled: dict[str, Any] = {"temperature": 0.8, "seed": 5}
+    slow = "from tests.child import slow_target; slow_target(seconds=0.01)\n"
+    with (
+        LeadProcess(target, *options, before=slow) as lead,
+        LeadProcess(target, *common) as alone,
+        ExitStack() as stack,
+    ):
+        texts, backs, expected = [STORY * n for n in (1, 2, 3, 4)], list[BackProcess](), list[str]()
+        for _ in range(12):
+            if len(backs) < dice.randrange(1, 3):
+                backs.append(stack.enter_context(connected(draft, lead.port)))
+            chosen = dice.sample(range(len(texts)), dice.randrange(2, 5))
+            streams = [lead.stream(texts[i], N, **sampled) for i in chosen]
+            streams[0].wait_for_pieces(dice.randrange(1, 9))
+            if dice.random() < 0.6:
+                backs.pop(dice.randrange(len(backs))).send(signal.SIGKILL)
+            for i, stream in zip(chosen, streams, strict=True):
+                expected.append(alone.write(texts[i], N, **sampled))
+                assert stream.finish() == expected[-1]
+                texts[i] = texts[i][:200] + expected[-1] if dice.random() < 0.3 else texts[i] + expected[-1]
+        assert lead.metric("duo:queue_pauses_total") > 10
+        assert lead.metric("duo:worker_drops_total") > 3
+        assert lead.n_accepted > 10
 
 
 def test_unread_answers_do_not_accumulate(lead: LeadProcess) -> None:

@@ -64,7 +64,8 @@ def write(lead: Lead) -> None:
 
 
 def queue(running: int, waiting: int) -> dict[str, Any]:
-    return {"queue": {"running": running, "waiting": waiting, "limit": 64}}
+    texts = [{"id": running + i + 1, "prompt_tokens": 2, "pauses": 0} for i in range(waiting)]
+    return {"queue": {"running": running, "waiting": waiting, "limit": 64, "texts": texts}}
 
 
 def test_a_text_from_its_beginning_to_its_end(lead: Lead, slot: ScriptedSlot) -> None:

@@ -122,7 +122,7 @@ def test_a_text_is_counted(client: TestClient) -> None:
         "duo:generations_total end of text": 1,
     }
     assert n_end // N_STEP == 10
-    assert sum("seconds" in name for name in found) == 4, "times and rates of prompts and texts"
+    assert sum("seconds" in name for name in found) == 5, "times and rates of prompts and texts, and waits"
 
 
 def test_remote_drafts_are_counted(lead: Lead, client: TestClient) -> None:

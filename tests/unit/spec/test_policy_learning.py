@@ -47,6 +47,25 @@ def test_a_wrong_forecast_is_corrected() -> None:
     assert made.rates()[OFF] == made.forecasts()[OFF].rate
 
 
+@pytest.mark.parametrize("later", [0.00139, 0.00284])
+def test_a_target_alone_that_seems_slower_than_with_candidates_is_measured_again(later: float) -> None:
+    """A GPU's first decodes are slow, and in schedule sync there are none of one token."""
+    slow, two = 0.00284, 0.0019
+    made, n_alone = policy({1: slow, 2: two}, 0.0004, 0.3, schedules=(SYNC, OFF)), 0
+    made.chooser.now = SYNC
+    made.alone.target_times[1].begin()  # another text
+    for _ in range(30):
+        if made.schedule is OFF or decide(made, (0.3,)).n_verify == 0:
+            n_alone += 1
+            made.learn_step(1, StepCost(0, later, later))
+        else:
+            made.learn_draft(1, 0.0004)
+            made.learn_step(1, StepCost(1, two, two + 0.0004))
+    assert made.alone.target_s(1) == pytest.approx(later)
+    assert made.schedule is (SYNC if later == slow else OFF)
+    assert n_alone <= DEFAULT.few or later < slow
+
+
 def test_a_draft_whose_time_goes_up_and_down_is_not_reviewed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target waits for a review. A GPU takes longer where the number of sequences has just changed."""
     made, n = policy(FLAT, 0.002, 0.7), count()
