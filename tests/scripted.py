@@ -126,7 +126,7 @@ class ScriptedSlot:
             return True
         self.request = request
         self.requests.append(request)
-        metrics.n_prompt = len(prompt)
+        metrics.n_prompt, request.began = len(prompt), time.perf_counter()
         request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)
         began = time.perf_counter()
         metrics.decoded(began, time.perf_counter(), len(prompt))

@@ -93,7 +93,7 @@ class GenerationConfig:
 
     sampling: SamplingConfig = SamplingConfig()
     stop: StopConfig = StopConfig()
-    grammar: str | None = option(None)  # GBNF
+    grammar: str | None = option(None)  # GBNF or Lark
     verify: str = option(
         "coupled", "--verify", "Sampling",
         "How candidates are verified above temperature 0. coupled: target and draft share their random numbers, and "

@@ -56,6 +56,7 @@ class TextRequest:
     drafting: Drafting = AS_USUAL
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     slot: int = -1  # whose text it continues; -1: of which it has most
+    began: float = 0.0  # when it was first its turn; 0: it still waits
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written
     stopped_by: str | None = None  # the stop string that ended the text
@@ -70,7 +71,7 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     temperature: 0 (default): greedy.
     seed: None (default): a random one for each generation.
     stop: strings that end the text; they are not part of it.
-    grammar: GBNF. json_schema: a JSON schema, as text or as an object, instead of a grammar.
+    grammar: GBNF, or Lark (docs/sampling.md). json_schema: a JSON schema, as text or as an object, instead of a grammar.
     logprobs: 0 to 20: the logprobs of each token, and of so many that are the most likely in its place; None
     (default): none.
     The others are fields of SamplingConfig, GenerationConfig and StopConfig.

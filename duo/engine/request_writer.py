@@ -18,10 +18,11 @@ from duo.spec.session import Session
 
 @dataclass(slots=True)
 class _Paused:
-    """A text that others have interrupted, and what the contexts held of it."""
+    """A text that others have interrupted, what the contexts held of it, and its slot."""
 
     generation: Generation
     caches: list[SavedCache]
+    slot: int
 
 
 class RequestWriter:
@@ -39,6 +40,7 @@ class RequestWriter:
         False: it pauses after its turn, because others wait, and write() is to be called again.
         """
         request.metrics.stop = INTERRUPTED
+        request.began = request.began or request.metrics.clock.now()
         if request.cancelled.is_set():
             self.forget(request)
             return True
@@ -58,6 +60,7 @@ class RequestWriter:
 
     def _generate(self, request: TextRequest, others_wait: Callable[[], bool]) -> bool:
         slot, paused = self._slot, self._paused.pop(request, None)
+        slot.saved.reserved = {one.slot for one in self._paused.values()}
         slot.cores.begin()
         if paused is None:
             generation = self._begin(request)
@@ -66,6 +69,7 @@ class RequestWriter:
             slot.saved.keep(slot.caches)
             for cache, saved in zip(slot.caches, paused.caches, strict=True):
                 cache.load(saved)
+            slot.saved.take(paused.slot)
         target, session, most = slot.target_cache, generation.session, slot.config.turn_tokens
         assert target is not None
         can_pause = most and slot.is_largest and target.savable is not None
@@ -83,7 +87,7 @@ class RequestWriter:
             request.stopped_by = generation.request.ending.stopped_by
             if not has_ended:
                 request.n_pauses += 1
-                self._paused[request] = _Paused(generation, [cache.save() for cache in slot.caches])
+                self._paused[request] = _Paused(generation, [cache.save() for cache in slot.caches], slot.saved.here)
                 target.is_copied = True
 
     def _has_room(self) -> bool:

@@ -47,6 +47,7 @@ class SavedTexts:
     def __init__(self, n_texts: int, n_bytes: int) -> None:
         self._n_most, self._n_bytes_most = n_texts - 1, n_bytes
         self._texts: list[_Saved] = []  # the least recently used one first
+        self.reserved: set[int] = set()  # slots of texts that have paused
         self.here = 0  # the slot of the text in the contexts; the others are those of texts in memory, or free
 
     @property
@@ -61,9 +62,10 @@ class SavedTexts:
 
     def add(self, slot: int, cache: SavedCache) -> None:
         """Keep a text of which only the target's cache is known. Raises PromptError if there is no room."""
-        self.remove(slot)
-        if not self._make_room(cache.n_bytes, cache.tokens):
+        if not self._n_most or cache.n_bytes > self._n_bytes_most:
             raise PromptError("there is no room for it: n_slots and cache_ram are too small")
+        self.remove(slot)
+        self._make_room(cache.n_bytes, ())
         self._texts.append(_Saved(slot, cache.tokens, cache.n_prompt, [cache]))
         self._leave(slot)
 
@@ -71,13 +73,24 @@ class SavedTexts:
         """Forget a text in memory."""
         self._texts = [text for text in self._texts if text.slot != slot]
 
+    def take(self, slot: int) -> None:
+        """What is put into the contexts had this slot before; a text in memory that has it now gets another."""
+        if (text := self._at(slot)) is not None:
+            text.slot = self.here
+        self.here = slot
+
     def _at(self, slot: int) -> _Saved | None:
         return next((text for text in self._texts if text.slot == slot), None)
 
     def _leave(self, slot: int) -> None:
         """A text in memory has this slot: if it was that of the contexts, they take a free one."""
         if slot == self.here:
-            self.here = min({*range(self._n_most + 1)} - self.sizes.keys())
+            self._move()
+
+    def _move(self) -> None:
+        """The contexts take a free slot."""
+        free = {*range(self._n_most + 1)} - self.sizes.keys()
+        self.here = min(free - self.reserved or free)
 
     def clear(self) -> None:
         """Forget them."""
@@ -114,6 +127,8 @@ class SavedTexts:
                 self._leave(best.slot)
             else:
                 self.here = best.slot
+        elif self.here in self.reserved:
+            self._move()
 
     def _change(self, caches: Sequence[Cache], slot: int) -> None:
         """Put the text of a slot into the contexts; nothing, if it is free."""

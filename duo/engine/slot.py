@@ -278,8 +278,11 @@ class Slot:
     def restore(self, slot: int, path: Path) -> tuple[int, int]:
         """Keep the text of a file in a slot, for prompts that begin as it does. As save()."""
         cache = read_cache(path, self._identity)
-        self.erase(slot)
-        self.saved.add(slot, cache)
+        if slot != self.saved.here:
+            self.saved.add(slot, cache)
+        else:
+            self.erase(slot)
+            self.caches[0].load(cache)
         return len(cache.tokens), path.stat().st_size
 
     def erase(self, slot: int) -> int:

@@ -16,6 +16,7 @@ from duo.engine.decoder import Cache, Decoder
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate, TargetSide
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics
+from duo.engine.saved_texts import SavedTexts
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.link import messages
@@ -30,6 +31,7 @@ log = logging.getLogger("duo.link")
 _MAX_PAUSE_S = 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0  # for the closing handshake
+_N_TEXTS, _MAX_SAVED = 4, 2**30  # conversations of the lead that are kept, and bytes of the copies
 _ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
 
 
@@ -133,6 +135,7 @@ class DraftClient:
         self._first_pause_s = self.pause_s
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
+        self._saved = SavedTexts(1, 0)  # beside it
         self._stop = threading.Event()
         self._socket: ClientConnection | None = None
 
@@ -219,6 +222,7 @@ class DraftClient:
         if self._cache is None or self._n_ctx < n_ctx:
             self._cache = None  # freed first: two might not fit the memory
             self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
+            self._saved = SavedTexts(_N_TEXTS, _MAX_SAVED)
         return self._cache
 
     @contextmanager
@@ -236,6 +240,7 @@ class DraftClient:
             text, translator = self.translation.begin(text)
             side, n_vocab = TranslatedTarget(target, translator, Metrics(), local=False), context.n_vocab
             guesser = self.translation.guesser(ends=not begin.banned)
+        self._saved.begin([cache], text)
         cache.begin(text)
         drafter = Drafter(context, side, guesser, n_vocab, Metrics(), text)
         thread = DraftThread(drafter, target, on_end=lambda: send(Unable(begin.serial)))
@@ -244,7 +249,7 @@ class DraftClient:
             yield target
         finally:
             thread.stop()
-            cache.end(drafter.end())
+            cache.end(drafter.end(), len(text))
             if thread.error is not None:
                 log.warning("the draft failed: %s", thread.error, exc_info=thread.error)
 

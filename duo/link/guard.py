@@ -50,7 +50,8 @@ class Guard:
             return JSONResponse(error_body(403, "this origin is not allowed: add it to the server's CORS origins"), 403)
         if not self.keys or self._is_public(scope) or self._has_key(headers):
             return None
-        body = error_body(401, "the API key is missing or wrong", "invalid_api_key")
+        # Also an error of Anthropic's API, by its `type`.
+        body = {"type": "error"} | error_body(401, "the API key is missing or wrong", "invalid_api_key")
         return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
 
     def _is_foreign(self, path: str, host: str, headers: Headers) -> bool:

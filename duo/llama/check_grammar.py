@@ -14,6 +14,8 @@ MARK = "%llguidance"  # what a Lark grammar begins with, for llama.cpp, too
 MAX_S = 1.0  # CPU time
 HUNG_S = 60.0  # after which a process is not waited for, whatever the machine is doing
 _MAX_MEMORY = 2**28
+_QUOTED = re.compile(r"^ *\d+ \| ", re.MULTILINE)
+_OPTION = re.compile(r"\. Enable 'coerce_one_of' option.*")
 _WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 
 
@@ -33,5 +35,7 @@ def main() -> None:
 
 
 def reason(error: str) -> str:
-    """Why llguidance refuses a grammar: the first line of what it says, which goes on with the grammar."""
-    return _WHERE.sub("", error.strip().partition("\n")[0])[:300] or "llguidance gives no reason"
+    """Why llguidance refuses a grammar, in one line: the first and the last before it quotes the grammar."""
+    first, *more = _QUOTED.split(error.strip())[0].strip().splitlines() or ["llguidance gives no reason"]
+    found = " ".join([_WHERE.sub("", first), *(line.strip().removeprefix("error: ") for line in more[-1:])])
+    return _OPTION.sub(": use anyOf", found)[:300]

@@ -262,7 +262,7 @@ class Context(Handle):
         with self.use() as pointer, self.call:
             size = llama_cpp.llama_state_seq_get_size(pointer, 0)
             buffer = self._spare.pop() if self._spare else np.empty(0, np.uint8)
-            if buffer.nbytes < size:
+            if not size <= buffer.nbytes <= 2 * size:
                 buffer = np.empty(size + size // 8, np.uint8)  # the text is longer when it comes back
             cells = buffer[: llama_cpp.llama_state_seq_get_data(pointer, _bytes(buffer), buffer.nbytes, 0)]
         weakref.finalize(cells, self._spare.append, buffer)

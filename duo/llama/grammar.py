@@ -23,8 +23,10 @@ MAX_GRAMMAR = 2**18  # bytes
 _OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
 _VALUES = {"enum", "const", "default", "examples"}  # not schemas
 _NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # objects of schemas
-# With these, an object may have properties that are named elsewhere.
-_OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
+_OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
+_EXTENDS = {"allOf", "anyOf", "oneOf", "$ref"}
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_UNKNOWN_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # look-around, references
 _LENIENT = {"lenient": True, "coerce_one_of": True}
 
 _idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDictionary()
@@ -89,42 +91,72 @@ def schema_grammar(schema: str, name: str) -> str:
         found = json.loads(schema)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{name} is not valid JSON: {error}", name) from None
-    return schemas_grammar([{"type": "object"} if found == {} else found], name)
+    return schemas_grammar([found], name)
 
 
 def schemas_grammar(
-    schemas: Sequence[object], name: str, rules: Sequence[str] = ("start: s0",), *, is_lenient: bool = False
+    schemas: Sequence[object], name: str, rules: Sequence[str] = ("start: s0",), n_lenient: int = 0
 ) -> str:
     """A grammar of `rules`, in which s0 is the JSON that matches the first schema, s1 the second and so on.
 
-    `is_lenient`: keywords that llguidance does not know are ignored, and oneOf is anyOf. Raises UsageError if a schema
-    is invalid, unsupported or too complex, and BusyError. Blocks for tenths of a second, or a second at the limit.
+    In the first `n_lenient`, what llguidance does not know is ignored, and oneOf is anyOf. {} is any object. Raises
+    UsageError if a schema is invalid, unsupported or too complex, and BusyError. Blocks for tenths of a second, or a
+    second at the limit.
     """
-    options = {"x-guidance": _OPTIONS | (_LENIENT if is_lenient else {})}
+    values = []
     try:
-        guided = [one | options if isinstance(one, dict) else one for one in map(_closed, schemas)]
-        values = [f"s{i}: %json {json.dumps(one)}" for i, one in enumerate(guided)]
+        for i, given in enumerate(schemas):
+            schema: Any = {"type": "object"} if given == {} else given
+            schema = _usual(schema, is_lenient=i < n_lenient, closes=not _combines(schema))
+            if isinstance(schema, dict):
+                schema["x-guidance"] = _OPTIONS | (_LENIENT if i < n_lenient else {})
+            values.append(f"s{i}: %json {json.dumps(schema, allow_nan=False)}")
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply", name) from None
+    except ValueError as error:  # NaN
+        raise UsageError(f"{name} is not valid JSON: {error}", name) from None
     return _usable("\n".join([f"{MARK} {{}}", *rules, *values]), name)
 
 
-def _closed(schema: Any) -> Any:
-    """The schema with no further properties in its objects, unless it allows them, as in llama.cpp and OpenAI's API.
+def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
+    """A copy that `closes` what it calls an object, as llama.cpp and OpenAI's API do: no properties that it lacks.
 
-    Only what it calls an object: JSON Schema's other objects remain open.
+    `is_lenient`: without patterns and bounds that llguidance refuses.
     """
+    usual = functools.partial(_usual, is_lenient=is_lenient, closes=closes)
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [usual(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: value if key in _VALUES else _closed(value) for key, value in schema.items()}
-    for key in _NAMED & schema.keys():
-        if isinstance(named := schema[key], dict):
-            found[key] = {name: _closed(one) for name, one in named.items()}
-    if found.get("type") == "object" and "properties" in found and not found.keys() & _OPEN:
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            found[key] = {name: usual(one) for name, one in value.items()}
+        elif key != "$schema" and not (is_lenient and _is_refused(key, value)):
+            found[key] = value if key in _VALUES else usual(value)
+    types, names, required = found.get("type"), found.get("properties"), found.get("required", [])
+    is_object = types == "object" or (isinstance(types, list) and "object" in types)
+    has_all = isinstance(names, dict) and isinstance(required, list) and all(name in names for name in required)
+    if closes and is_object and has_all and not found.keys() & _OPEN:
         found["additionalProperties"] = False
     return found
+
+
+def _combines(schema: Any) -> bool:
+    """Whether some object may get properties from several places of the schema, none of which can be closed then."""
+    if isinstance(schema, list):
+        return any(map(_combines, schema))
+    if not isinstance(schema, dict):
+        return False
+    several = schema.get("allOf")
+    is_extended = _EXTENDS & schema.keys() and {"properties", "required"} & schema.keys()
+    return bool(is_extended) or (isinstance(several, list) and len(several) > 1) or any(map(_combines, schema.values()))
+
+
+def _is_refused(key: str, value: object) -> bool:
+    if key == "pattern":
+        return isinstance(value, str) and _UNKNOWN_PATTERN.search(value) is not None
+    return key in _BOUNDS and isinstance(value, int | float) and abs(value) >= 2**63
 
 
 def until(name: str, literal: str) -> list[str]:
@@ -156,7 +188,8 @@ def _usable(grammar: str, name: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"{name} takes too long as a grammar", name) from None
     if done.returncode == -signal.SIGPROF:
-        raise UsageError(f"{name} takes longer than {MAX_S:g} s as a grammar", name)
+        advice = "simplify patterns, multipleOf or limits"
+        raise UsageError(f"{name} takes longer than {MAX_S:g} s as a grammar: {advice}", name)
     if done.returncode:
         said = done.stdout.decode("utf-8", "replace")
         what = f"is an invalid or unsupported JSON schema: {said}" if said else "needs too much memory as a grammar"

@@ -145,6 +145,7 @@ def _serve(model: Model, connection: Connection) -> None:
         request = connection.recv_bytes()
         kind, data = request[:1], request[1:]
         if is_lark := kind == PARSE and data.startswith(MARK.encode()):
+            signal.setitimer(signal.ITIMER_PROF, 0)
             tokenizer(model)  # once, in more time than a grammar has
         # The signal ends this process.
         signal.setitimer(signal.ITIMER_PROF, MAX_S * max(1, model.n_vocab / _USUAL) if kind == MASK else MAX_S)
@@ -152,7 +153,7 @@ def _serve(model: Model, connection: Connection) -> None:
             grammar = None  # frees the last one
             try:
                 grammar = Lark(model, data.decode()) if is_lark else _Gbnf(model, data)
-            except (ValueError, TypeError) as error:
+            except ValueError as error:
                 sys.stderr.write(f"parse: {error}\n")
             connection.send_bytes(bytes([grammar is not None]))
         elif grammar is None:

@@ -21,7 +21,10 @@ class Lark:
         """Raises ValueError with the reason if the grammar is invalid."""
         options, _, rules = text.removeprefix(MARK).partition("\n")
         # By default, a mask has only one spelling of a text that must follow, and a draft may have another.
-        options = json.dumps(dict(json.loads(options or "{}"), no_forcing=True))
+        try:
+            options = json.dumps(dict(json.loads(options or "{}"), no_forcing=True))
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError(f"its first line must be {MARK} {{}}, with options in JSON") from None
         self._matcher = LLMatcher(tokenizer(vocabulary), f"{MARK} {options}\n{rules}", log_level=0)
         self._end_tokens, self._n_vocab = vocabulary.end_tokens, vocabulary.n_vocab
         self._check()

@@ -1,6 +1,6 @@
 """The bodies of requests: OpenAI's, with llama-server's additions. Pure. The configs check the numbers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec.structs import asdict
@@ -54,26 +54,40 @@ class DuoOptions(msgspec.Struct):
     sources: bool = False  # whether each chunk of a stream tells where its characters come from
 
 
-class TextBody(msgspec.Struct):
-    """The fields of both chats and completions. None: the server's default."""
+class SharedFields(msgspec.Struct):
+    """The fields of all APIs that write texts. None: the server's default."""
 
     model: str | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n_predict: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    cache_prompt: bool | None = None  # whether tokens that are in a cache already are used
+    id_slot: int | None = None  # whose text is continued; None or -1: of which the prompt has most
+    speculative_n_max: Count | None = msgspec.field(default=None, name="speculative.n_max")
+    # True: each chunk of a stream tells where its characters come from. Or how the text is drafted.
+    duo: bool | DuoOptions | None = None
+
+    def shared(self) -> dict[str, Any]:
+        """These fields."""
+        return {name: getattr(self, name) for name in SharedFields.__struct_fields__}
+
+
+class TextBody(SharedFields):
+    """The fields of both chats and completions."""
+
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n_predict: int | None = None
     min_p: float | None = None
     typical_p: float | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    seed: int | None = None
     stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     logit_bias: LogitBias | None = None
-    stream: bool | None = None
     stream_options: _StreamOptions | None = None
     n: int | None = None
     response_format: ResponseFormat | None = None
@@ -84,11 +98,6 @@ class TextBody(msgspec.Struct):
     functions: list[msgspec.Raw] | None = None
     echo: bool | None = None
     suffix: str | None = None
-    cache_prompt: bool | None = None  # whether tokens that are in a cache already are used
-    id_slot: int = -1  # whose text is continued; -1: of which the prompt has most
-    speculative_n_max: Count | None = msgspec.field(default=None, name="speculative.n_max")
-    # True: each chunk of a stream tells where its characters come from. Or how the text is drafted.
-    duo: bool | DuoOptions | None = None
 
 
 class _ContentPart(msgspec.Struct):
@@ -192,8 +201,7 @@ class CompletionBody(TextBody):
 class SlotBody(msgspec.Struct):
     """POST /slots/ID."""
 
-    # A name in one folder
-    filename: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}(?!\n)$")]
+    filename: str
 
 
 class TokenizeBody(msgspec.Struct):

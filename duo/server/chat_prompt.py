@@ -51,7 +51,7 @@ def _check_tools(template: ChatTemplate, *, parses: bool) -> None:
     """Raise ApiError if the model cannot be told about tools, or calls them in a format that is not parsed."""
     if not template.supports_tools:
         message = "this model's chat template has no tools: use a model that was trained for them, such as Qwen3"
-        raise ApiError(400, f"{message}, or ask for JSON with response_format")
+        raise ApiError(400, f"{message}, or ask for an answer in JSON, without tools")
     if parses and not template.has_json_calls:
         message = "this model's chat template writes tool calls in a format that duo does not parse"
         raise ApiError(400, f"{message}: it parses that of Hermes and Qwen, JSON between <tool_call> and </tool_call>")
@@ -89,6 +89,8 @@ class Calls:
         `content`: the JSON schema of an answer without calls; None: it is text. Raises UsageError for parameters that
         are not a supported schema, and BusyError. Blocks: see schemas_grammar().
         """
+        if content is not None:  # for a message about it alone
+            schemas_grammar([content], "the schema")
         functions, may_be_text = self.functions, not self.is_required and content is None
         schemas = [*(one.schema for one in functions), *([] if content is None else [content])]
         names = " | ".join(rf'"\"{one.name}\", \"arguments\": " s{i}' for i, one in enumerate(functions))
@@ -107,4 +109,4 @@ class Calls:
             rules += [f"PLAIN: /(?s:.*)/ & ~/{pattern(thought.begin)}(?s:.*)/"]
             rules += ["PLAIN_CALL: CALL & PLAIN", "PLAIN_TEXT: NO_CALL & PLAIN"]
             first = f'PLAIN_CALL called | PLAIN_TEXT | "{thought.begin}" thought'
-        return schemas_grammar(schemas, _PARAMETERS, [f"start: {first}", *rules], is_lenient=True)
+        return schemas_grammar(schemas, _PARAMETERS, [f"start: {first}", *rules], n_lenient=len(functions))

@@ -16,7 +16,7 @@ MAX_OPTIONS = 2**19  # bytes of a request that are not its text
 class Function(msgspec.Struct):
     """A function that the model may call. `parameters`: the JSON schema of an object."""
 
-    # Nothing that JSON or GBNF escapes
+    # Nothing that JSON or a grammar escapes
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")]
     description: str | None = None
     parameters: Json | None = None

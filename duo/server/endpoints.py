@@ -33,6 +33,7 @@ from duo.server.parse_request import RequestWork, check_text
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
+_FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
 SCHEDULE_HEADER = "X-Duo-Schedule"
 Endpoint = Callable[[Request], Awaitable[Response]]
 FORMATTERS: dict[type, type[Formatter]] = {
@@ -170,6 +171,8 @@ class Endpoints:
         if folder is None:
             raise ApiError(501, "conversations cannot be saved here: slot_save_path is not set")
         body, _ = await self._work.parse_request(request, SlotBody)
+        if not _FILE_NAME.fullmatch(body.filename):
+            raise ApiError(400, "filename must be a name without a folder: letters, digits, spaces, '.', '_' and '-'")
         path, began = folder / body.filename, time.perf_counter()
         change = Slot.save if action == "save" else Slot.restore
         try:

@@ -117,7 +117,7 @@ def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
     for name, instead in _UNSUPPORTED.items():
         if getattr(body, name):  # an explicit False is the default
             raise ApiError(400, f"{name} is not supported{instead}")
-    if not -1 <= body.id_slot < slot.config.n_slots:
+    if body.id_slot is not None and not -1 <= body.id_slot < slot.config.n_slots:
         raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
     if len(prompt) > slot.n_ctx:
         message = f"the prompt has {len(prompt)} tokens, the context {slot.n_ctx}"

@@ -109,15 +109,17 @@ class GenerationService:
             try:
                 # A request that was cancelled in the queue does not count.
                 if text.metrics.n_prompt or not isinstance(error, BusyError | None):
-                    self.metrics.add(text.metrics, text.n_cached, text.n_pauses)
+                    waited_s = max(0.0, text.began - text.metrics.started) if text.began else 0.0
+                    self.metrics.add(text.metrics, text.n_cached, text.n_pauses, waited_s)
                     self._on_text(text)
             finally:
                 self.unfinished.pop(text, None)
                 steps.end(error)
 
+        slot = wanted.options.id_slot
         text = TextRequest(
             wanted.prompt, wanted.config, put, drafting=wanted.drafting,
-            reuses=wanted.options.cache_prompt is not False, slot=wanted.options.id_slot,
+            reuses=wanted.options.cache_prompt is not False, slot=slot if slot is not None else -1,
         )  # fmt: skip
         number = self.unfinished[text] = next(self._numbers)
         try:

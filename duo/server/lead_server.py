@@ -69,6 +69,8 @@ class Lead:
             raise UsageError(
                 f"host {host}: other machines can reach this address, so clients must send an API key", "host"
             )
+        if slot_save_path is not None and not slot_save_path.is_dir():
+            raise UsageError(f"slot_save_path: {slot_save_path} is not a folder", "slot_save_path")
         self.takes_drafts = bool(back_token or not api_keys)
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()

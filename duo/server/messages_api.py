@@ -9,7 +9,7 @@ import msgspec
 
 from duo.engine.text import STOP_STRING
 from duo.server.answer_parser import Part
-from duo.server.api import JsonSchema, ResponseFormat, StopString, TextBody
+from duo.server.api import JsonSchema, ResponseFormat, SharedFields, StopString, TextBody
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
@@ -68,34 +68,27 @@ class _OutputConfig(msgspec.Struct):
     format: _Format | None = None
 
 
-class MessagesBody(msgspec.Struct):
+class MessagesBody(SharedFields):
     """POST /v1/messages and /v1/messages/count_tokens."""
 
-    messages: Annotated[list[_Message], msgspec.Meta(max_length=4096)] = []
-    model: str | None = None
+    messages: Annotated[list[_Message], msgspec.Meta(max_length=4096)] = msgspec.field(default_factory=list)
     max_tokens: int | None = None
     system: str | list[_Block] | None = None
     tools: Annotated[list[_ClientTool], msgspec.Meta(max_length=256)] | None = None
     tool_choice: _ToolChoice | None = None
     stop_sequences: Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
-    stream: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
     metadata: Json | None = None
 
     def options(self) -> TextBody:
         """How the text is written."""
-        names = ("max_tokens", "stream", "temperature", "top_p", "top_k", "seed")
         form = self.output_config.format if self.output_config is not None else None
         return TextBody(
-            model=self.model,
+            max_tokens=self.max_tokens,
             stop=self.stop_sequences,
             response_format=ResponseFormat(form.type, JsonSchema(form.schema)) if form is not None else None,
-            **{name: getattr(self, name) for name in names},
+            **self.shared(),
         )
 
     def conversation(self) -> Conversation:

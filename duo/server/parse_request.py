@@ -13,6 +13,7 @@ from starlette.requests import Request
 from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.llama.model import Model
+from duo.server.api import SharedFields, TextBody
 from duo.server.api_error import WARNING, ApiError
 from duo.server.conversation import MAX_OPTIONS
 
@@ -74,7 +75,11 @@ class RequestWork:
                 if len(data) > MAX_OPTIONS:
                     _check_size(data)
                 fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-                hints = misspelt(fields, kind.__struct_encode_fields__)
+                known = kind.__struct_encode_fields__
+                hints = misspelt(fields, known)
+                if issubclass(kind, SharedFields):
+                    others = (name for name in TextBody.__struct_encode_fields__ if name in fields.keys() - {*known})
+                    hints += [f'unknown field "{name}": it is not one of this API' for name in others]
                 self._log(hints)
                 request.scope[WARNING] = "; ".join(hints[:3])
                 is_slow = is_large or any(bytes(fields.get(name, b"null")) != b"null" for name in _SLOW_FIELDS)

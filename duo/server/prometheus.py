@@ -58,12 +58,12 @@ class ServerMetrics(Collector):
         self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if name not in _LABELS})
         self._prompt_rate = self._rate = 0.0
 
-    def add(self, metrics: Metrics, n_cached: int, n_pauses: int = 0) -> None:
+    def add(self, metrics: Metrics, n_cached: int, n_pauses: int = 0, waited_s: float = 0.0) -> None:
         """Count a generation that has ended."""
         totals = Totals(metrics)
         statistics = totals.statistics()
         prompt, generation = statistics.prompt, statistics.generation
-        n_read, begun_s = max(0, prompt.tokens - n_cached), metrics.events[0].start if metrics.events else 0.0
+        n_read = max(0, prompt.tokens - n_cached)
         counts = {
             "llamacpp:prompt_tokens": n_read,
             "llamacpp:prompt_seconds": prompt.seconds,
@@ -74,7 +74,7 @@ class ServerMetrics(Collector):
             "spec_decode_num_draft_tokens": statistics.verified,
             "spec_decode_num_drafts": totals.draft.decodes + totals.lookup.decodes,
             "spec_decode_num_accepted_tokens": statistics.accepted,
-            "duo:queue_seconds": metrics.paused_s + max(0.0, begun_s - metrics.started),
+            "duo:queue_seconds": metrics.paused_s + waited_s,
             "duo:queue_pauses": n_pauses,
             "duo:outcomes_prepared": metrics.n_prepared,
             "duo:contradictions": metrics.contradictions.total(),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from duo.server.answer_parser import Part
-from duo.server.api import JsonSchema, ResponseFormat, TextBody
+from duo.server.api import JsonSchema, ResponseFormat, SharedFields, TextBody
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
@@ -56,11 +56,10 @@ class _Reasoning(msgspec.Struct):
     effort: str | None = None
 
 
-class ResponsesBody(msgspec.Struct):
+class ResponsesBody(SharedFields):
     """POST /v1/responses."""
 
     input: str | Annotated[list[_InputItem], msgspec.Meta(max_length=8192)] = ""
-    model: str | None = None
     instructions: str | None = None
     tools: Annotated[list[_ResponseTool], msgspec.Meta(max_length=256)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _ResponseTool | None = None
@@ -68,11 +67,6 @@ class ResponsesBody(msgspec.Struct):
     text: _TextOptions | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
-    stream: bool | None = None
     store: bool | None = None
     background: bool | None = None
     metadata: Json | None = None
@@ -86,12 +80,10 @@ class ResponsesBody(msgspec.Struct):
             if value is not None:
                 raise ApiError(400, f"{name} is not supported, as no response is stored: send the whole input")
         form = (self.text.format if self.text is not None else None) or _TextFormat()
-        names = ("stream", "temperature", "top_p", "top_k", "seed")
         return TextBody(
-            model=self.model,
             max_tokens=self.max_output_tokens,
             response_format=ResponseFormat(form.type, JsonSchema(form.schema)),
-            **{name: getattr(self, name) for name in names},
+            **self.shared(),
         )
 
     def conversation(self) -> Conversation:
@@ -162,7 +154,7 @@ class ResponsesFormatter(Formatter):
     def whole(self, steps: Sequence[Step]) -> Json:
         """See Formatter."""
         list(self.add(self.parts(steps)))
-        list(self._close())
+        list(self._close(self._status))
         return self._response()
 
     def begin(self) -> Iterator[Event]:
@@ -191,7 +183,7 @@ class ResponsesFormatter(Formatter):
     def end(self) -> Iterator[Event]:
         """See Formatter."""
         yield from super().end()
-        yield from self._close()
+        yield from self._close(self._status)
         response = self._response()
         yield self._event(str(response["status"]), response=response)
 
@@ -203,6 +195,10 @@ class ResponsesFormatter(Formatter):
     def _event(self, name: str, **data: Any) -> Event:
         name = f"response.{name}"
         return name, {"type": name, "sequence_number": next(self._numbers), **data}
+
+    @property
+    def _status(self) -> str:
+        return "incomplete" if self.is_cut else "completed"
 
     @property
     def _place(self) -> Json:
@@ -227,7 +223,7 @@ class ResponsesFormatter(Formatter):
             return {"type": "reasoning_text", "text": text}
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
-    def _close(self) -> Iterator[Event]:
+    def _close(self, status: str = "completed") -> Iterator[Event]:
         if self._item is None:
             return
         if self._item["type"] == "function_call":
@@ -241,7 +237,7 @@ class ResponsesFormatter(Formatter):
             self._item["content"] = [part]
             yield self._event(f"{name}.done", content_index=0, text=self._written, **more, **self._place)
             yield self._event("content_part.done", content_index=0, part=part, **self._place)
-        self._item = self._item | {"status": "completed"}
+        self._item = self._item | {"status": status}
         yield self._event("output_item.done", output_index=len(self._output), item=self._item)
         self._output.append(self._item)
         self._item = None
@@ -249,7 +245,7 @@ class ResponsesFormatter(Formatter):
     def _response(self, status: str | None = None) -> Json:
         body = self.wanted.body
         assert isinstance(body, ResponsesBody)
-        status = status or ("incomplete" if self.is_cut else "completed")
+        status = status or self._status
         n_prompt, n_cached, n_text = self.counts
         usage = {
             "input_tokens": n_prompt,

@@ -18,6 +18,7 @@ from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.link.guard import is_loopback
 from duo.llama import lifeline
+from duo.llama.grammar import Grammar
 from duo.server.lead_server import Lead
 from duo.spec.types import Step
 
@@ -41,6 +42,7 @@ def lead(options: LeadOptions) -> int:
         if is_shown and shown.n_waiting < _MAX_QUEUED:
             shown.put(event)
 
+    config = options.config()
     # The server listens while the models are loaded: /health reports it.
     with Lead(
         host=options.host,
@@ -51,13 +53,15 @@ def lead(options: LeadOptions) -> int:
         back_token=back_token(options.engine.back_token, options.back_token_file),
         n_queue=options.queue,
         alias=options.alias,
-        defaults=options.config(),
+        defaults=config,
         random_seed=options.seed == RANDOM_SEED,
         page=options.page,
         slot_save_path=options.slot_save_path,
         on_step=show,
         on_text=show,
     ) as server, loaded(options, options.generation.stop.n_predict, remote_drafts=server.drafts) as engine:  # fmt: skip
+        if config.grammar is not None:
+            Grammar(engine.slot.target, config.grammar)  # an invalid one fails now, and not with each text
 
         def stop() -> None:
             server.stop()

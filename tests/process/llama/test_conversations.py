@@ -1,6 +1,7 @@
 """Several conversations, whose KV caches are kept: what is read again, and that texts are as with one."""
 
 import random
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from duo import Engine, load
+from duo.engine.request import TextRequest, generation_config
 from tests.gguf_files import (
     tiny_assistant,
     tiny_eagle3,
@@ -170,6 +172,43 @@ def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedu
                     assert tokens == expected
         assert n_pauses > 8
         assert not engine._writer._paused
+
+
+def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
+    dice = random.Random(3)
+    texts = [[dice.randrange(3, 270) for _ in range(n)] for n in (120, 60)]
+    path = tiny_llama(tmp_path / "target.gguf")
+    with load(path, n_ctx=512, profile=False, turn_tokens=4, lookup="off") as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        for first, other in ((2, -1), (3, 1)):
+            ends = threading.Semaphore(0)
+            requests = [
+                TextRequest(text, generation_config(max_tokens=30, ignore_eos=True), lambda _: None, slot=slot)
+                for text, slot in zip(texts, (first, other), strict=True)
+            ]
+            for request in requests:
+                engine.submit(request, lambda _, ends=ends: ends.release())  # type: ignore[misc]
+            for _ in requests:
+                ends.acquire()
+            kept = engine.call(lambda slot: slot.kept)
+            assert requests[0].n_pauses
+            assert kept[first] >= 149
+            assert kept[other] >= 89 or other < 0
+            assert sorted(kept)[-2] >= 89
+
+
+def test_a_restored_conversation_leaves_the_others(tmp_path: Path) -> None:
+    dice = random.Random(4)
+    path = tiny_llama(tmp_path / "target.gguf")
+    with load(path, n_ctx=512, profile=False, lookup="off") as engine:
+        for n in (100, 110, 120, 130):
+            assert n_cached(engine, [dice.randrange(3, 270) for _ in range(n)]) == 0
+        before, here = engine.slot.kept, engine.slot.saved.here
+        assert min(before) >= 100
+        for slot in (here, (here + 1) % 4):
+            engine.call(lambda one, slot=slot: one.save(slot, tmp_path / "text"))  # type: ignore[misc]
+            engine.call(lambda one, slot=slot: one.restore(slot, tmp_path / "text"))  # type: ignore[misc]
+            assert engine.slot.kept == before
 
 
 def test_what_is_kept_beside_a_paused_text(tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def test_what_a_grammar_allows(model: Model) -> None:
     assert allowed(grammar, model) == {b""}, "the end"
 
 
+def test_a_schema_with_a_large_vocabulary(tmp_path: Path) -> None:
+    """The vocabulary takes llguidance longer than a grammar may take."""
+    words = tuple(f"w{i}" for i in range(260_000))
+    with closing(Model(ModelConfig(tiny_llama(tmp_path / "large.gguf", words=words)), vocabulary_only=True)) as large:
+        grammar = Grammar(large, '%llguidance {}\nstart: %json {"const": 1}')
+        assert allowed(grammar, large) == {b"1"}
+
+
 INVALID = {
     " ": "it is empty",
     'root ::= "a\0"': "a NUL",

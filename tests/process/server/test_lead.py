@@ -281,16 +281,16 @@ def ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
 
 def test_many_requests_leave_nothing_behind(lead: LeadProcess) -> None:
     with httpx.Client(timeout=PATIENCE_S) as client:
-        memory = []
+        memory, n_files = [], []
         for _ in range(2):
             for _ in range(10):
                 ask_ten(lead, client)
             for slot in range(4):
                 client.post(f"{lead.url}/slots/{slot}?action=erase")
             memory.append(lead.facts.memory_info().rss)
-            n_before = lead.facts.num_fds()
+            n_files.append(lead.facts.num_fds())
         assert memory[1] - memory[0] < 4e6
-    wait_until(lambda: lead.facts.num_fds() <= n_before)
+    wait_until(lambda: lead.facts.num_fds() <= n_files[0])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")

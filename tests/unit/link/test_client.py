@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,34 @@ def test_the_threads_of_a_draft_follow_the_free_cores_unless_the_user_has_chosen
 # What a remote draft knows of the lead's text, and how far it may draft
 
 SERIAL, EPOCH, AHEAD = 5, 2, 3
+
+
+class SavingContext(FakeContext):
+    """One whose cache can be copied."""
+
+    can_save, is_windowed, n_state_bytes = True, False, 100
+
+    def save(self) -> Any:
+        return SimpleNamespace(tokens=list(self.tokens), nbytes=100)
+
+    def load(self, state: Any) -> bool:
+        self.tokens = list(state.tokens)
+        return True
+
+
+def test_conversations_in_turns_are_read_once() -> None:
+    context = SavingContext(n_batch=64)
+    client = DraftClient("lead:1", hello(), lambda _: context)
+    cache, known = client._cache_for(1000), list[int]()
+    texts = [[3 + i] * 50 for i in range(3)]
+    for i in (0, 1, 0, 2, 1, 0):
+        text = texts[i] = [*texts[i], 9]
+        begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, text, False)
+        with client._draft(cache, begin, lambda _: None) as target:
+            known.append(context.n_past)
+            target.update(Text(SERIAL, EPOCH, len(text), [], True))
+            until(lambda: context.n_past >= len(text))  # noqa: B023 - it ends within the loop
+    assert known == [0, 0, 51, 0, 51, 52]
 
 
 class Bench(RemoteTarget):

@@ -62,7 +62,7 @@ def function(arguments: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"tools": [NOW]}, "this model's chat template has no tools: .* or ask for JSON with response_format"),
+        ({"tools": [NOW]}, "this model's chat template has no tools: .* or ask for an answer in JSON, without tools"),
         ({"tools": [NOW], "tool_choice": "none"}, "this model's chat template has no tools"),
         ({"tools": [{"type": "web_search"}]}, "function|type"),
         ({"tools": [NOW] * 257}, "256"),

@@ -11,9 +11,11 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from duo.llama.chat_template import ChatTemplate
+from duo.server.api_error import WARNING_HEADER
 from duo.server.lead_server import Lead
 from tests.chat_templates import HERMES
 from tests.scripted import TEXT, ScriptedSlot
+from tests.serving import assert_error
 from tests.unit.server.conftest import client_of
 
 RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
@@ -52,6 +54,25 @@ TOOLS = {
     MESSAGES: [{"name": "read", "description": "d", "input_schema": SCHEMA}],
 }
 ASKED: dict[str, dict[str, Any]] = {RESPONSES: {"input": "a"}, MESSAGES: SAID}
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
+def test_fields_of_all_apis_and_of_others(client: TestClient, slot: ScriptedSlot, path: str) -> None:
+    more = {"duo": {"schedule": "off"}, "speculative.n_max": 2, "cache_prompt": False, "id_slot": 3}
+    answer = client.post(path, json=ASKED[path] | more)
+    assert answer.status_code == 200
+    assert "tokens_by_schedule" in answer.json()["duo"]
+    asked = slot.requests[-1]
+    assert (asked.drafting.schedule, asked.drafting.n_max, asked.reuses, asked.slot) == ("off", 2, False, 3)
+    assert client.post(path, json=ASKED[path] | {"id_slot": None}).status_code == 200
+    assert_error(client.post(path, json=ASKED[path] | {"id_slot": 9}), 400) if path == RESPONSES else None
+    told = client.post(path, json=ASKED[path] | {"response_format": {"type": "json_object"}}).headers[WARNING_HEADER]
+    assert told == 'unknown field "response_format": it is not one of this API'
+
+
+def test_what_a_limit_has_cut_is_incomplete(client: TestClient) -> None:
+    answer = client.post(RESPONSES, json={"input": "a", "max_output_tokens": 2}).json()
+    assert (answer["status"], answer["output"][-1]["status"]) == ("incomplete", "incomplete")
 
 
 def written(response: Response) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import msgspec
@@ -227,6 +227,13 @@ def test_a_schema_of_the_answer_beside_the_calls(rest: Rest) -> None:
         ({"type": "object", "properties": {"enum": {"type": "object", "properties": {}}}}, ['{"enum":{}}'],
          ['{"enum":{"a":1}}', '{"enum":1}']),
         ({"type": "object"}, ['{"a":1}'], ["1"]),
+        ({"type": ["object", "null"], "properties": {"a": {}}}, ["null", '{"a":1}'], ['{"b":1}']),
+        ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, ['{"a":1,"b":1}'], ['{"a":1}']),
+        ({"allOf": [{"type": "object", "properties": {name: {}}, "required": [name]} for name in "ab"]},
+         ['{"a":1,"b":1}'], ['{"a":1}']),
+        ({"type": "object", "properties": {"a": {}}, "anyOf": [{"type": "object", "properties": {"b": {}}}, {}]},
+         ['{"a":1,"b":1}'], ["1"]),
+        ({"$schema": "http://json-schema.org/schema#", "type": "null"}, ["null"], ["1"]),
         ({"properties": {"a": {}}, "additionalProperties": False}, ['{"a":1}'], ['{"b":1}']),
         ({"type": "string"}, ['"\\u20ac"', '"\\n"'], ['"\n"', '"\\x"']),
         ({"type": "array", "items": {}}, ["[1, 2]", "[\n  1\n]"], ["[  1]"]),
@@ -259,8 +266,55 @@ def test_what_grammars_cannot_express(rest: Rest, schema: dict[str, Any]) -> Non
     assert rest(found.grammar(None), call("f", a=None)) == ""
 
 
+AGENTS: tuple[tuple[dict[str, Any], Any], ...] = (
+    ({"type": "string", "format": "email", "pattern": r"^(?!\.)(?!.*\.\.)[a-z]+@[a-z.]+$"}, "a@b.c"),
+    ({"type": "string", "pattern": r"^(a)\1$"}, "aa"), ({"type": "integer", "minimum": -(2**63)}, -5),
+    ({"oneOf": [{"type": "string"}, {"type": "string", "minLength": 3}]}, "abc"),
+    ({"$schema": "https://example.com/mine", "type": "null"}, None),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value"), AGENTS, ids=range(len(AGENTS)))
+def test_parameters_of_agents(rest: Rest, schema: dict[str, Any], value: Any) -> None:
+    found = Calls.of(ChatBody(tools=tools({"f": {"properties": {"a": schema}}})).conversation())
+    assert found is not None
+    assert rest(found.grammar(None), call("f", a=value)) == ""
+
+
+def test_the_answer_beside_calls_is_held_to_its_schema(rest: Rest) -> None:
+    grammar = calls().grammar(None, content={})
+    assert rest(grammar, '{"a": 1}') == ""
+    assert rest(grammar, "1") == "1"
+    with pytest.raises(UsageError, match=r'^the schema is an invalid or unsupported JSON schema: .*"not"'):
+        calls().grammar(None, content={"not": {}})
+
+
+def test_a_deep_schema_takes_no_time() -> None:
+    """Twice as long for each level would be years."""
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(60):
+        schema = {"type": "object", "properties": {"a": schema}, "$defs": {"a": schema}}
+        schema.pop("$defs") if len(json.dumps(schema)) > 9000 else None
+    with suppress(UsageError):
+        schema_grammar(json.dumps(schema), "x")
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ('{"pattern": "^(?=a)b$"}', "regex parse error: look-around, including"),
+        ('{"pattern": "("}', "regex parse error: unclosed group"),
+        ('{"oneOf": [{"type": "string"}, {"minLength": 3}]}', "oneOf constraints are not supported: use anyOf"),
+        ('{"const": NaN}', "is not valid JSON"),
+    ],
+)
+def test_the_reason_is_told_in_one_line(schema: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^x .*{said}[^\n]*$"):
+        schema_grammar(schema, "x")
+
+
 def test_a_schema_that_takes_too_long() -> None:
-    with pytest.raises(UsageError, match=r"^x takes longer than 1 s as a grammar$"):
+    with pytest.raises(UsageError, match=r"^x takes longer than 1 s as a grammar: simplify"):
         schema_grammar('{"type": "integer", "multipleOf": 999983}', "x")
 
 
