@@ -71,7 +71,7 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     temperature: 0 (default): greedy.
     seed: None (default): a random one for each generation.
     stop: strings that end the text; they are not part of it.
-    grammar: GBNF, or Lark (docs/sampling.md). json_schema: a JSON schema, as text or as an object, instead of a grammar.
+    grammar: GBNF or Lark. json_schema: a JSON schema, as text or as an object, instead of a grammar.
     logprobs: 0 to 20: the logprobs of each token, and of so many that are the most likely in its place; None
     (default): none.
     The others are fields of SamplingConfig, GenerationConfig and StopConfig.

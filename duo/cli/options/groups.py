@@ -114,7 +114,8 @@ class GenerationOptions:
         None, "-l --logit-bias ID(+/-)X", "Sampling",
         "Add X to the logit of a token, such as 15043+1 or 15043-inf; may be repeated.")
     samplers: str = option(";".join(SAMPLERS), "--samplers A;B;…", "Sampling", "Samplers to use, in this order.")
-    grammar: str | None = option(None, "--grammar GBNF", "Sampling", "Grammar that constrains the text, in GBNF or Lark.", who=TEXTS)
+    grammar: str | None = option(
+        None, "--grammar GBNF", "Sampling", "Grammar that constrains the text, in GBNF or Lark.", who=TEXTS)
     grammar_file: str | None = option(None, "--grammar-file FILE", "Sampling", "File with the grammar.", who=TEXTS)
     json_schema: str | None = option(
         None, "-j --json-schema JSON", "Sampling", "JSON schema that constrains the text; {}: any object.", who=TEXTS)
