@@ -122,12 +122,12 @@ class SavedTexts:
             # If it is not the next turn of that one, it stays.
             stays = best.n_usable(prompt, whole=whole) < best.n_prompt - _ENDING
             target.is_copied = stays and self._make_room(best.n_bytes, best.tokens)
-            if target.is_copied:
-                self._texts.append(best)
-                self._leave(best.slot)
-            else:
+            if not target.is_copied:
                 self.here = best.slot
-        elif self.here in self.reserved:
+                return
+            self._texts.append(best)
+            self._leave(best.slot)
+        if self.here in self.reserved:
             self._move()
 
     def _change(self, caches: Sequence[Cache], slot: int) -> None:
