@@ -45,7 +45,7 @@ class ResponseFormat(msgspec.Struct):
     schema: Json | None = None
 
 
-class DuoOptions(msgspec.Struct):
+class DuoOptions(msgspec.Struct, forbid_unknown_fields=True):
     """How a text is drafted. None: as the lead's options say."""
 
     schedule: str | None = None
