@@ -137,7 +137,11 @@ def test_interleaved_and_paused_texts_while_backs_are_killed(tmp_path: Path) -> 
             for i, stream in zip(chosen, streams, strict=True):
                 expected.append(alone.write(texts[i], N, **sampled))
                 assert stream.finish() == expected[-1]
-                texts[i] = texts[i][:200] + expected[-1] if dice.random() < 0.3 else texts[i] + expected[-1]
+                texts[i] = (
+                    texts[i][:100] + expected[-1]
+                    if dice.random() < 0.3 or len(texts[i]) > 250
+                    else texts[i] + expected[-1]
+                )
         assert lead.metric("duo:queue_pauses_total") > 10
         assert lead.metric("duo:worker_drops_total") > 3
         assert lead.n_accepted > 10
