@@ -76,7 +76,7 @@ def _larger(inner: Strategy) -> Strategy:
         "format": some_of(["date", "time", "date-time", "uuid", "email", 5]), "$ref": _refs, "const": _json,
         "enum": several, "anyOf": several, "oneOf": several, "allOf": several, "properties": properties,
         "multipleOf": _counts, "patternProperties": st.dictionaries(_parts, inner, max_size=3), "not": inner,
-        "$defs": properties, "required": st.lists(_names, max_size=3), "additionalProperties": inner,
+        "$defs": properties, "required": st.lists(_names | _json, max_size=3), "additionalProperties": inner,
     }  # fmt: skip
     some = st.lists(some_of(list(keywords)), min_size=1, max_size=3, unique=True)
     return some.flatmap(lambda names: st.fixed_dictionaries({name: keywords[name] for name in names}))

@@ -306,6 +306,7 @@ def test_a_deep_schema_takes_no_time() -> None:
         ('{"pattern": "("}', "regex parse error: unclosed group"),
         ('{"oneOf": [{"type": "string"}, {"minLength": 3}]}', "oneOf constraints are not supported: use anyOf"),
         ('{"const": NaN}', "is not valid JSON"),
+        ('{"type": "object", "properties": {}, "required": [[]]}', "is an invalid or unsupported JSON schema"),
     ],
 )
 def test_the_reason_is_told_in_one_line(schema: str, said: str) -> None:
