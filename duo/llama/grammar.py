@@ -136,11 +136,10 @@ def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
             found[key] = value if key in _VALUES else usual(value)
     types, names, required = found.get("type"), found.get("properties"), found.get("required", [])
     is_object = types == "object" or (isinstance(types, list) and "object" in types)
-    has_all = isinstance(names, dict) and isinstance(required, list)
-    has_all = has_all and all(isinstance(name, str) and name in names for name in required)
-    if closes and is_object and has_all and not found.keys() & _OPEN:
-        found["additionalProperties"] = False
-    return found
+    if not (closes and is_object and isinstance(names, dict) and isinstance(required, list)) or found.keys() & _OPEN:
+        return found
+    has_all = all(isinstance(name, str) and name in names for name in required)
+    return found | {"additionalProperties": False} if has_all else found
 
 
 def _combines(schema: Any) -> bool:
