@@ -4,9 +4,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
+from anthropic import Anthropic
 from llguidance import LLMatcher, LLTokenizer
+from openai import OpenAI
 from openai.types.responses import Response
+from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from duo.llama.chat_template import ChatTemplate
@@ -264,3 +268,56 @@ def test_a_form_beside_tools(client: TestClient, slot: ScriptedSlot, path: str) 
         answer = client.post(path, json=APIS[path] | {"tools": tools, name: 'root ::= "a"'})
         assert answer.status_code == 400
         assert answer.json()["error"]["message"] == f"{name} and tools exclude each other: use response_format"
+
+
+# Requests as the SDKs write them
+
+
+class Fruit(BaseModel):
+    ripe: bool
+
+
+@pytest.fixture
+def http(client: TestClient) -> httpx2.Client:
+    """Passes what an SDK sends to the lead."""
+
+    def send(request: httpx2.Request) -> httpx2.Response:
+        headers = {name: value for name, value in request.headers.items() if name != "host"}
+        answer = client.request(request.method, request.url.path, content=request.content, headers=headers)
+        return httpx2.Response(answer.status_code, content=answer.content, headers=answer.headers)
+
+    return httpx2.Client(transport=httpx2.MockTransport(send))
+
+
+def test_the_forms_of_openai(http: httpx2.Client, slot: ScriptedSlot) -> None:
+    sdk = OpenAI(base_url="http://localhost/v1", api_key="none", http_client=http, max_retries=0)
+    slot.text = '{"ripe": true}'
+    common: dict[str, Any] = {"model": "scripted", "messages": ASKED["messages"]}
+    parsed = sdk.chat.completions.parse(**common, response_format=Fruit)
+    expected = slot.requests[-1].config.grammar
+    assert "ripe" in (expected or "")
+    assert parsed.choices[0].message.parsed == Fruit(ripe=True)
+    assert sdk.responses.parse(model="scripted", input="a", text_format=Fruit).output_parsed == Fruit(ripe=True)
+    for fields in (
+        {"guided_json": Fruit.model_json_schema()},
+        {"structured_outputs": {"json": Fruit.model_json_schema()}},
+    ):
+        sdk.chat.completions.create(**common, extra_body=fields)
+        assert "ripe" in (slot.requests[-1].config.grammar or "")
+    sdk.completions.create(model="scripted", prompt="a", extra_body={"guided_choice": ["apple", "pear"]})
+    assert takes(slot.requests[-1].config.grammar, "pear")
+
+
+def test_the_forms_of_anthropic(http: httpx2.Client, slot: ScriptedSlot) -> None:
+    sdk = Anthropic(base_url="http://localhost", api_key="none", http_client=http, max_retries=0)
+    slot.text = '{"ripe": true}'
+    common: dict[str, Any] = {"model": "claude-sonnet-5", "messages": ASKED["messages"], "max_tokens": 64}
+    parsed = sdk.messages.parse(**common, output_format=Fruit)
+    assert parsed.parsed_output == Fruit(ripe=True)
+    form = {"type": "json_schema", "schema": Fruit.model_json_schema()}
+    grammars = [slot.requests[-1].config.grammar]
+    sdk.beta.messages.parse(**common, output_format=Fruit)
+    grammars.append(slot.requests[-1].config.grammar)
+    sdk.messages.create(**common, extra_body={"output_format": form})  # earlier releases
+    grammars.append(slot.requests[-1].config.grammar)
+    assert all("ripe" in (grammar or "") for grammar in grammars)
