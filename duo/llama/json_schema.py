@@ -1,6 +1,7 @@
 """JSON schemas as llguidance is given them: rewritten into what it enforces."""
 
 import functools
+import json
 import re
 from typing import Any
 
@@ -12,6 +13,14 @@ _OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
 _EXTENDS = {"allOf", "anyOf", "oneOf", "$ref"}
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _UNKNOWN_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # look-around, references
+_COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+_FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}  # enforced
+# With these values, in JSON, a keyword says nothing about a text.
+_NOTHING = {
+    "uniqueItems": ("false",), "not": ("false",), "minLength": ("0",), "minItems": ("0",), "minProperties": ("0",),
+    "propertyNames": ("true", "{}", '{"type": "string"}'), "unevaluatedProperties": ("true", "{}"),
+    "unevaluatedItems": ("true", "{}"), "dependentRequired": ("{}",),
+}  # fmt: skip
 _LENIENT = {"lenient": True, "coerce_one_of": True}
 
 
@@ -41,13 +50,27 @@ def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
         if key in _NAMED and isinstance(value, dict):
             found[key] = {name: usual(one) for name, one in value.items()}
         elif key != "$schema" and not (is_lenient and _is_refused(key, value)):
-            found[key] = value if key in _VALUES else usual(value)
+            found |= _plain(key, value if key in _VALUES else usual(value), schema)
     types, names, required = found.get("type"), found.get("properties"), found.get("required", [])
     is_object = types == "object" or (isinstance(types, list) and "object" in types)
-    if not (closes and is_object and isinstance(names, dict) and isinstance(required, list)) or found.keys() & _OPEN:
+    if not (closes and is_object and isinstance(names, dict) and isinstance(required, list)) or schema.keys() & _OPEN:
         return found
     has_all = all(isinstance(name, str) and name in names for name in required)
     return found | {"additionalProperties": False} if has_all else found
+
+
+def _plain(key: str, value: Any, schema: dict[str, Any]) -> dict[str, Any]:
+    """A keyword of a schema as llguidance accepts it, or nothing if it changes nothing."""
+    if key == "format" and isinstance(value, str):  # 2020-12 takes formats as notes
+        version = re.fullmatch("uuid([1-8])", value)
+        if version and "pattern" not in schema:  # pydantic's
+            return {"format": "uuid", "pattern": f"^.{{14}}{version[1]}.{{4}}[89abAB]"}
+        return {"format": value} if value in _FORMATS else {}
+    if key in _COUNTS and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    # Some clients write null for what is absent.
+    is_absent = value is None and key != "const"
+    return {} if is_absent or (key in _NOTHING and json.dumps(value) in _NOTHING[key]) else {key: value}
 
 
 def _combines(schema: Any) -> bool:
