@@ -14,7 +14,13 @@ _EXTENDS = {"allOf", "anyOf", "oneOf", "$ref"}
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _UNKNOWN_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # look-around, references
 _COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
-_FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}  # enforced
+# llguidance enforces these, but takes leap seconds at any time, and 29 February in any year.
+_FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+_LEAP_YEAR = "..(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00"
+_DAY = f"^(?:{_LEAP_YEAR}|.{{5}}(?:1|0[^2]|02-(?:[01]|2[^9])))"
+_PATTERNS = {"date": [_DAY], "time": ["^.{6}[0-5]"], "date-time": [_DAY, "^.{17}[0-5]"]} | {
+    f"uuid{version}": [f"^.{{14}}{version}.{{4}}[89abAB]"] for version in range(1, 9)
+}  # the last are pydantic's
 # With these values, in JSON, a keyword says nothing about a text.
 _NOTHING = {
     "uniqueItems": ("false",), "not": ("false",), "minLength": ("0",), "minItems": ("0",), "minProperties": ("0",),
@@ -46,11 +52,16 @@ def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Any] = {}
+    patterns: list[dict[str, Any]] = []
     for key, value in schema.items():
         if key in _NAMED and isinstance(value, dict):
             found[key] = {name: usual(one) for name, one in value.items()}
         elif key != "$schema" and not (is_lenient and _is_refused(key, value)):
-            found |= _plain(key, value if key in _VALUES else usual(value), schema)
+            found |= _plain(key, value if key in _VALUES else usual(value))
+            if key == "format" and isinstance(value, str) and value in _PATTERNS:
+                patterns += [{"pattern": pattern} for pattern in _PATTERNS[value]]
+    if patterns and isinstance(several := found.get("allOf", []), list):
+        found["allOf"] = several + patterns
     types, names, required = found.get("type"), found.get("properties"), found.get("required", [])
     is_object = types == "object" or (isinstance(types, list) and "object" in types)
     if not (closes and is_object and isinstance(names, dict) and isinstance(required, list)) or schema.keys() & _OPEN:
@@ -59,13 +70,11 @@ def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
     return found | {"additionalProperties": False} if has_all else found
 
 
-def _plain(key: str, value: Any, schema: dict[str, Any]) -> dict[str, Any]:
-    """A keyword of a schema as llguidance accepts it, or nothing if it changes nothing."""
+def _plain(key: str, value: Any) -> dict[str, Any]:
+    """A keyword as llguidance accepts it, or nothing if it changes nothing."""
     if key == "format" and isinstance(value, str):  # 2020-12 takes formats as notes
-        version = re.fullmatch("uuid([1-8])", value)
-        if version and "pattern" not in schema:  # pydantic's
-            return {"format": "uuid", "pattern": f"^.{{14}}{version[1]}.{{4}}[89abAB]"}
-        return {"format": value} if value in _FORMATS else {}
+        known = "uuid" if value.startswith("uuid") and value in _PATTERNS else value
+        return {key: known} if known in _FORMATS else {}
     if key in _COUNTS and isinstance(value, float) and value.is_integer():
         value = int(value)
     # Some clients write null for what is absent.
