@@ -7,27 +7,17 @@ import signal
 import subprocess
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from duo.errors import BusyError, GrammarError, UsageError
-from duo.llama import child
+from duo.llama import child, json_schema
 from duo.llama.check_grammar import HUNG_S, MARK, MAX_S
 from duo.llama.context import Logits
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, PARSE, GrammarProcess
 from duo.llama.model import Model
 
 MAX_GRAMMAR = 2**18  # bytes
-# As in llama.cpp's grammars of schemas: without a limit, a model may write spaces to the end.
-_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
-_VALUES = {"enum", "const", "default", "examples"}  # not schemas
-_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # objects of schemas
-_OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
-_EXTENDS = {"allOf", "anyOf", "oneOf", "$ref"}
-_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-_UNKNOWN_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # look-around, references
-_LENIENT = {"lenient": True, "coerce_one_of": True}
 
 _idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDictionary()
 
@@ -106,57 +96,14 @@ def schemas_grammar(
     values = []
     try:
         for i, given in enumerate(schemas):
-            schema: Any = {"type": "object"} if given == {} else given
-            schema = _usual(schema, is_lenient=i < n_lenient, closes=not _combines(schema))
-            if isinstance(schema, dict):
-                schema["x-guidance"] = _OPTIONS | (_LENIENT if i < n_lenient else {})
-            values.append(f"s{i}: %json {json.dumps(schema, allow_nan=False)}")
+            schema = {"type": "object"} if given == {} else given
+            rewritten = json_schema.rewritten(schema, is_lenient=i < n_lenient)
+            values.append(f"s{i}: %json {json.dumps(rewritten, allow_nan=False)}")
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply", name) from None
     except ValueError as error:  # NaN
         raise UsageError(f"{name} is not valid JSON: {error}", name) from None
     return _usable("\n".join([f"{MARK} {{}}", *rules, *values]), name)
-
-
-def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
-    """A copy that `closes` what it calls an object, as llama.cpp and OpenAI's API do: no properties that it lacks.
-
-    `is_lenient`: without patterns and bounds that llguidance refuses.
-    """
-    usual = functools.partial(_usual, is_lenient=is_lenient, closes=closes)
-    if isinstance(schema, list):
-        return [usual(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            found[key] = {name: usual(one) for name, one in value.items()}
-        elif key != "$schema" and not (is_lenient and _is_refused(key, value)):
-            found[key] = value if key in _VALUES else usual(value)
-    types, names, required = found.get("type"), found.get("properties"), found.get("required", [])
-    is_object = types == "object" or (isinstance(types, list) and "object" in types)
-    if not (closes and is_object and isinstance(names, dict) and isinstance(required, list)) or found.keys() & _OPEN:
-        return found
-    has_all = all(isinstance(name, str) and name in names for name in required)
-    return found | {"additionalProperties": False} if has_all else found
-
-
-def _combines(schema: Any) -> bool:
-    """Whether some object may get properties from several places of the schema, none of which can be closed then."""
-    if isinstance(schema, list):
-        return any(map(_combines, schema))
-    if not isinstance(schema, dict):
-        return False
-    several = schema.get("allOf")
-    is_extended = _EXTENDS & schema.keys() and {"properties", "required"} & schema.keys()
-    return bool(is_extended) or (isinstance(several, list) and len(several) > 1) or any(map(_combines, schema.values()))
-
-
-def _is_refused(key: str, value: object) -> bool:
-    if key == "pattern":
-        return isinstance(value, str) and _UNKNOWN_PATTERN.search(value) is not None
-    return key in _BOUNDS and isinstance(value, int | float) and abs(value) >= 2**63
 
 
 def until(name: str, literal: str) -> list[str]:

@@ -3,11 +3,12 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from duo.config import MAX_CANDIDATES, MAX_LOGPROBS
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
+from duo.server.schemas import FormFields, ToolSchema
 
 MAX_BIASED = 1024  # tokens with a logit_bias
 MAX_TOKENS = 2**20  # in one request
@@ -31,20 +32,6 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class JsonSchema(msgspec.Struct):
-    """The schema of a `response_format`."""
-
-    schema: Json | None = None
-
-
-class ResponseFormat(msgspec.Struct):
-    """`response_format`; llama-server also accepts a schema with json_object."""
-
-    type: str = "text"
-    json_schema: JsonSchema | None = None
-    schema: Json | None = None
-
-
 class DuoOptions(msgspec.Struct, forbid_unknown_fields=True):
     """How a text is drafted. None: as the lead's options say."""
 
@@ -54,7 +41,7 @@ class DuoOptions(msgspec.Struct, forbid_unknown_fields=True):
     sources: bool = False  # whether each chunk of a stream tells where its characters come from
 
 
-class SharedFields(msgspec.Struct):
+class SharedFields(FormFields):
     """The fields of all APIs that write texts. None: the server's default."""
 
     model: str | None = None
@@ -90,9 +77,6 @@ class TextBody(SharedFields):
     logit_bias: LogitBias | None = None
     stream_options: _StreamOptions | None = None
     n: int | None = None
-    response_format: ResponseFormat | None = None
-    grammar: str | None = None
-    json_schema: Json | None = None
     ignore_eos: bool | None = None
     n_probs: LogprobCount | None = None
     functions: list[msgspec.Raw] | None = None
@@ -142,17 +126,22 @@ class ChatMessage(msgspec.Struct):
         return given(self, role=role, content=content, tool_calls=calls or None)
 
 
-class Tool(msgspec.Struct):
-    """A tool, or a `tool_choice` that names the function to call."""
+class Tool(ToolSchema):
+    """A tool, or a `tool_choice` that names the function to call. Its schema may be beside the function."""
 
     function: Function
     type: Literal["function"] = "function"
+
+    def whole(self) -> Function:
+        """The function with its schema. Raises ApiError."""
+        beside = self.given(self.function.name)
+        return self.function if beside is None else replace(self.function, input_schema=beside)
 
 
 class ChatBody(TextBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=4096)] = []
+    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=4096)] = msgspec.field(default_factory=list)
     tools: Annotated[list[Tool], msgspec.Meta(max_length=256)] | None = None
     tool_choice: Literal["auto", "none", "required"] | Tool | None = None
     parallel_tool_calls: bool | None = None
@@ -174,7 +163,7 @@ class ChatBody(TextBody):
         is_named = isinstance(choice, Tool)
         return Conversation(
             [message.plain() for message in self.messages],
-            [tool.function for tool in tools],
+            [tool.whole() for tool in tools],
             "required" if isinstance(choice, Tool) else choice,
             choice.function.name if isinstance(choice, Tool) else None,
             self.parallel_tool_calls is not False and not is_named,

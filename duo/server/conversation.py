@@ -7,25 +7,25 @@ from typing import Annotated, Any
 import msgspec
 
 from duo.server.api_error import ApiError
+from duo.server.schemas import ToolSchema
 
 Json = dict[str, object]  # an object
 _MAX_JOINED = 64  # system messages, whose texts are copied each time
 MAX_OPTIONS = 2**19  # bytes of a request that are not its text
 
 
-class Function(msgspec.Struct):
-    """A function that the model may call. `parameters`: the JSON schema of an object."""
+class Function(ToolSchema):
+    """A function that the model may call."""
 
     # Nothing that JSON or a grammar escapes
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")]
     description: str | None = None
-    parameters: Json | None = None
 
     @property
     def schema(self) -> Json:
         """The schema of the arguments. Raises ApiError if they are not an object."""
-        parameters = {"properties": {}} if self.parameters is None else self.parameters
-        schema = {"type": "object", **parameters}
+        given = self.given(self.name)
+        schema = {"type": "object", **({"properties": {}} if given is None else given)}
         if schema["type"] != "object":
             raise ApiError(400, f"tools: the parameters of {self.name!r} must be a JSON schema of type object")
         return schema

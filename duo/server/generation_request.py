@@ -17,7 +17,7 @@ from duo.engine.slot import Slot
 from duo.llama.chat_template import THOUGHTS, Thought
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, DuoOptions, LogitBias, ResponseFormat, TextBody, given
+from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, DuoOptions, LogitBias, TextBody, given
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
 from duo.server.conversation import Conversation, Json
@@ -141,20 +141,14 @@ def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json
 
 def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None, thought: Thought) -> str | None:
     """The grammar of the text. Raises ApiError if more than one is asked for, and UsageError or BusyError."""
-    schema, form = body.json_schema, body.response_format or ResponseFormat()
-    if form.type not in ("text", "json_object", "json_schema"):
-        raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
-    if sum((schema is not None, form.type != "text", body.grammar is not None)) > 1:
-        raise ApiError(400, "grammar, json_schema and response_format exclude each other: send one")
-    if form.type != "text":
-        schema = (form.json_schema.schema if form.json_schema is not None else form.schema) or {}
+    name, form = body.form()
     if calls is not None:
-        if body.grammar is not None:
-            raise ApiError(400, "grammar and tools exclude each other: use response_format")
-        return calls.grammar(thinks, thought, schema)
-    if schema is not None:
-        return schema_grammar(msgspec.json.encode(schema).decode(), "the schema")
-    return checked(body.grammar).decode() if body.grammar is not None else None
+        if isinstance(form, str):
+            raise ApiError(400, f"{name} and tools exclude each other: use response_format")
+        return calls.grammar(thinks, thought, form)
+    if isinstance(form, str):
+        return checked(form).decode()
+    return schema_grammar(msgspec.json.encode(form).decode(), "the schema") if form is not None else None
 
 
 def _n_logprobs(body: TextBody) -> int | None:

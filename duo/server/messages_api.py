@@ -9,13 +9,15 @@ import msgspec
 
 from duo.engine.text import STOP_STRING
 from duo.server.answer_parser import Part
-from duo.server.api import JsonSchema, ResponseFormat, SharedFields, StopString, TextBody
+from duo.server.api import SharedFields, StopString, TextBody
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
+from duo.server.schemas import ToolSchema
 from duo.spec.types import Step
 
 _TEXTS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+_CUSTOM = (None, "custom", "function")  # the last is OpenAI's
 _KINDS = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 503: "overloaded_error",
@@ -40,11 +42,10 @@ class _Message(msgspec.Struct):
     content: str | Annotated[list[_Block], msgspec.Meta(max_length=4096)]
 
 
-class _ClientTool(msgspec.Struct):
+class _ClientTool(ToolSchema):
     name: str
     type: str | None = None
     description: str | None = None
-    input_schema: Json | None = None
 
 
 class _ToolChoice(msgspec.Struct):
@@ -58,16 +59,6 @@ class _Thinking(msgspec.Struct):
     budget_tokens: int | None = None
 
 
-class _Format(msgspec.Struct):
-    type: str = "json_schema"
-    schema: Json | None = None
-
-
-class _OutputConfig(msgspec.Struct):
-    effort: str | None = None
-    format: _Format | None = None
-
-
 class MessagesBody(SharedFields):
     """POST /v1/messages and /v1/messages/count_tokens."""
 
@@ -78,18 +69,11 @@ class MessagesBody(SharedFields):
     tool_choice: _ToolChoice | None = None
     stop_sequences: Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     thinking: _Thinking | None = None
-    output_config: _OutputConfig | None = None
     metadata: Json | None = None
 
     def options(self) -> TextBody:
         """How the text is written."""
-        form = self.output_config.format if self.output_config is not None else None
-        return TextBody(
-            max_tokens=self.max_tokens,
-            stop=self.stop_sequences,
-            response_format=ResponseFormat(form.type, JsonSchema(form.schema)) if form is not None else None,
-            **self.shared(),
-        )
+        return TextBody(max_tokens=self.max_tokens, stop=self.stop_sequences, **self.shared())
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
@@ -105,9 +89,9 @@ class MessagesBody(SharedFields):
                 found.say(message.role, message.content)
             else:
                 _say(found, message.role, message.content)
-        own = [tool for tool in self.tools or () if tool.type in (None, "custom")]
-        found.functions = functions_of((tool.name, tool.description, tool.input_schema) for tool in own)
-        found.ignored = [f"tool of type {tool.type}" for tool in self.tools or () if tool.type not in (None, "custom")]
+        own = [tool for tool in self.tools or () if tool.type in _CUSTOM]
+        found.functions = functions_of((tool.name, tool.description, tool.given(tool.name)) for tool in own)
+        found.ignored = [f"tool of type {tool.type}" for tool in self.tools or () if tool.type not in _CUSTOM]
         found.choice = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
         found.only = choice.name if choice.type == "tool" else None
         found.is_parallel = not choice.disable_parallel_tool_use and found.only is None

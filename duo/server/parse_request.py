@@ -27,7 +27,10 @@ _MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
 _MAX_COPIES = 2**36
 MAX_SLOW = MAX_CONNECTIONS // 4  # slow requests in progress: others need connections, too
 # With schemas, of which each may take a core for a second.
-_SLOW_FIELDS = ("json_schema", "response_format", "tools", "text")
+_SLOW_FIELDS = (
+    "json_schema", "response_format", "tools", "text", "output_format", "output_config", "guided_json",
+    "structured_outputs",
+)  # fmt: skip
 
 # Fields of other servers. Many clients send them, and they resemble fields that mean something else.
 _OTHERS = {

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from duo.server.answer_parser import Part
-from duo.server.api import JsonSchema, ResponseFormat, SharedFields, TextBody
+from duo.server.api import SharedFields, TextBody
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
+from duo.server.schemas import ToolSchema
 from duo.spec.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
@@ -35,21 +36,10 @@ class _InputItem(msgspec.Struct):
     output: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] = ""
 
 
-class _TextFormat(msgspec.Struct):
-    type: str = "text"
-    name: str | None = None
-    schema: Json | None = None
-
-
-class _TextOptions(msgspec.Struct):
-    format: _TextFormat | None = None
-
-
-class _ResponseTool(msgspec.Struct):
+class _ResponseTool(ToolSchema):
     type: str
     name: str = ""
     description: str | None = None
-    parameters: Json | None = None
 
 
 class _Reasoning(msgspec.Struct):
@@ -64,7 +54,6 @@ class ResponsesBody(SharedFields):
     tools: Annotated[list[_ResponseTool], msgspec.Meta(max_length=256)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _ResponseTool | None = None
     parallel_tool_calls: bool | None = None
-    text: _TextOptions | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: int | None = None
     store: bool | None = None
@@ -79,12 +68,7 @@ class ResponsesBody(SharedFields):
         for name, value in (given | {"background": self.background or None}).items():
             if value is not None:
                 raise ApiError(400, f"{name} is not supported, as no response is stored: send the whole input")
-        form = (self.text.format if self.text is not None else None) or _TextFormat()
-        return TextBody(
-            max_tokens=self.max_output_tokens,
-            response_format=ResponseFormat(form.type, JsonSchema(form.schema)),
-            **self.shared(),
-        )
+        return TextBody(max_tokens=self.max_output_tokens, **self.shared())
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
@@ -101,7 +85,8 @@ class ResponsesBody(SharedFields):
             _add(found, item, thoughts)
             thoughts = ""
         tools = self.tools or ()
-        found.functions = functions_of((t.name, t.description, t.parameters) for t in tools if t.type == "function")
+        own = [tool for tool in tools if tool.type == "function"]
+        found.functions = functions_of((tool.name, tool.description, tool.given(tool.name)) for tool in own)
         found.ignored = [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]
         if isinstance(choice, _ResponseTool) and choice.type != "function":
             raise ApiError(400, f"a tool_choice of type {choice.type[:40]!r} is not supported")
@@ -272,7 +257,7 @@ class ResponsesFormatter(Formatter):
             "reasoning": {"effort": body.reasoning.effort if body.reasoning is not None else None, "summary": None},
             "store": False,
             "temperature": sampling.temp,
-            "text": {"format": {"type": "text"}} if body.text is None or body.text.format is None else body.text,
+            "text": {"format": getattr(body.text, "format", None) or {"type": "text"}},
             "tool_choice": {"type": "function", "name": choice.name}
             if isinstance(choice, _ResponseTool)
             else choice or "auto",
@@ -281,7 +266,7 @@ class ResponsesFormatter(Formatter):
                     "type": "function",
                     "name": t.name,
                     "description": t.description,
-                    "parameters": t.parameters,
+                    "parameters": t.given(t.name),
                     "strict": False,
                 }
                 for t in body.tools or ()

@@ -67,7 +67,9 @@ BLOCKS: st.SearchStrategy[Any] = st.deferred(
         type=TYPES | TEXTS,
     )
 )  # fmt: skip
-FORMATS = st.sampled_from(["text", "json_object", "json_schema", "xml"])
+FORMS = st.sampled_from(["text", "json_object", "json_schema", "xml"])
+FORMATS = record({"json_schema": VALUES, "schema": VALUES | TEXTS, "name": TEXTS}, type=FORMS | TEXTS)
+VLLM = {"json": VALUES | TEXTS, "regex": TEXTS, "choice": st.lists(TEXTS, max_size=3), "grammar": TEXTS}
 RIGHT = {
     "prompt": TEXTS | TOKENS,
     "messages": st.lists(
@@ -80,7 +82,8 @@ RIGHT = {
     "system": TEXTS | st.lists(BLOCKS, max_size=2),
     "thinking": record({"budget_tokens": st.integers()}, type=st.sampled_from(["enabled", "disabled"])),
     "reasoning": record(effort=TEXTS | st.sampled_from(["none", "high"])),
-    "text": record(format=record({"schema": VALUES, "name": TEXTS}, type=TEXTS)),
+    "text": TEXTS | record(format=FORMATS),
+    "output_config": record({"effort": TEXTS}, format=FORMATS),
     "duo": st.booleans() | record({"schedule": TEXTS | st.sampled_from(["off", "sync"]), "lookup": st.booleans()}),
     "content": TEXTS,
     "tokens": TOKENS,
@@ -94,7 +97,10 @@ RIGHT = {
     "tool_choice": st.sampled_from(["auto", "none", "required"]) | record(type="function", function=record(name=NAMES)),
     "stop": TEXTS | st.lists(TEXTS, max_size=4),
     "stream": st.booleans(),
-    "response_format": record({"json_schema": VALUES, "schema": VALUES}, type=FORMATS),
+    "response_format": FORMATS,
+    "output_format": FORMATS,
+    "structured_outputs": record(VLLM),
+    **{f"guided_{name}": values for name, values in VLLM.items()},
 }
 
 

@@ -66,8 +66,8 @@ def test_fields_of_all_apis_and_of_others(client: TestClient, slot: ScriptedSlot
     assert (asked.drafting.schedule, asked.drafting.n_max, asked.reuses, asked.slot) == ("off", 2, False, 3)
     assert client.post(path, json=ASKED[path] | {"id_slot": None}).status_code == 200
     assert_error(client.post(path, json=ASKED[path] | {"id_slot": 9}), 400) if path == RESPONSES else None
-    told = client.post(path, json=ASKED[path] | {"response_format": {"type": "json_object"}}).headers[WARNING_HEADER]
-    assert told == 'unknown field "response_format": it is not one of this API'
+    told = client.post(path, json=ASKED[path] | {"min_p": 0.1}).headers[WARNING_HEADER]
+    assert told == 'unknown field "min_p": it is not one of this API'
 
 
 def test_what_a_limit_has_cut_is_incomplete(client: TestClient) -> None:
