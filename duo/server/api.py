@@ -100,6 +100,9 @@ class TextBody(SharedFields):
     suffix: str | None = None
 
 
+_TEXTS = ("text", "input_text", "output_text")  # some clients have the names of Responses in chats, too
+
+
 class _ContentPart(msgspec.Struct):
     type: str
     text: str = ""
@@ -137,7 +140,7 @@ class ChatMessage(msgspec.Struct):
         """
         content = self.content or ""  # templates concatenate it
         if not isinstance(content, str):
-            content = "".join(texts_of(((part.type, part.text) for part in content), sender))
+            content = "".join(texts_of(((part.type, part.text) for part in content), sender, _TEXTS))
         role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
         content = without_billing(content) if role == "system" else content
         calls = [given(call, function=call.function.plain()) for call in self.tool_calls or ()]

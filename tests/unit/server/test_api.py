@@ -96,7 +96,9 @@ def test_values_out_of_range_are_refused_by_name(client: TestClient, field: str)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(client: TestClient) -> None:
-    said = rf"^prompt is too long: {N_CTX + 1} tokens > {N_CTX} maximum\. This model's maximum context length is {N_CTX} "
+    said = (
+        rf"^prompt is too long: {N_CTX + 1} tokens > {N_CTX} maximum\. This model's maximum context length is {N_CTX} "
+    )
     answer = client.post(COMPLETIONS, json={"prompt": [9] * (N_CTX + 1)})
     assert_error(answer, 400, said)
     assert answer.json()["error"]["code"] == "context_length_exceeded"
@@ -214,7 +216,11 @@ def test_a_text_that_takes_too_long_is_not_tokenised(
         (COMPLETIONS, {"prompt": "a" * (MIB + 2)}),
         (CHAT, {"messages": [user("a" * (MIB // 4 + 1))] * 4}),
     ):
-        said = rf"^the text has \d+ bytes: at most {MIB} can be tokenised" if "content" in fields else "^prompt is too long"
+        said = (
+            rf"^the text has \d+ bytes: at most {MIB} can be tokenised"
+            if "content" in fields
+            else "^prompt is too long"
+        )
         assert_error(client.post(path, json=fields), 400, said)
     monkeypatch.setattr(ScriptedModel, "n_unknown", lambda _, text: text.count("\t"))
     for path, fields in (("/tokenize", {"content": "\t" * (MIB // 2)}), (COMPLETIONS, {"prompt": "\t" * MIB})):
