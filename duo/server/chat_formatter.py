@@ -146,10 +146,10 @@ class ChatFormatter(Formatter):
 class LogprobsFormatter:
     """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string."""
 
-    def __init__(self, model: Model, *, chat: bool) -> None:
-        """`chat`: the JSON of a chat, otherwise that of a completion."""
+    def __init__(self, model: Model, *, chat: bool, no_bytes: list[int] | None = None) -> None:
+        """`chat`: the JSON of a chat, otherwise that of a completion. `no_bytes`: those of a token without text."""
         self._model = model
-        self._is_chat = chat
+        self._is_chat, self._no_bytes = chat, no_bytes
         self._waiting: deque[TokenLogprobs] = deque()
         self._n_left = 0  # bytes of the text so far from the first of `waiting` on
         self._n_characters = 0  # complete characters before it
@@ -196,5 +196,5 @@ class LogprobsFormatter:
         return {
             "token": name.decode("utf-8", "replace"),
             "logprob": max(logprob, _MIN_LOGPROB),
-            "bytes": list(piece) or None,
+            "bytes": list(piece) or self._no_bytes,
         }

@@ -38,14 +38,14 @@ class _Block(msgspec.Struct):
     name: str = ""
     input: msgspec.Raw = msgspec.Raw(b"{}")
     tool_use_id: str = ""
-    content: "str | list[_Block] | None" = None
+    content: "str | list[_Block] | _Block | None" = None
     source: _Source | str | None = None
 
     def plain(self) -> tuple[str, str]:
         """Its type and its text: a document may be text, and so is a result of a search."""
         if self.type == "document" and isinstance(self.source, _Source) and self.source.type == "text":
             return "text", self.source.data
-        return ("text", _text(self.content or "", "tool")) if self.type == "search_result" else (self.type, self.text)
+        return ("text", _text(self.content, "tool")) if self.type == "search_result" else (self.type, self.text)
 
 
 class _Message(msgspec.Struct):
@@ -111,7 +111,7 @@ class MessagesBody(SharedFields):
         ]
         check_arguments(len(bytes(block.input)) for block in blocks)
         found, choice = Conversation(), self.tool_choice or _ToolChoice()
-        if system := _text(self.system or "", "system"):
+        if system := _text(self.system, "system"):
             found.say("system", system)
         for message in self.messages:
             if isinstance(message.content, str):
@@ -137,7 +137,7 @@ def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
     """Add a message of these blocks: results of tools are messages of their own."""
     for block in blocks:
         if block.type == "tool_result":
-            found.say("tool", _text(block.content or "", "tool"), tool_call_id=block.tool_use_id)
+            found.say("tool", _text(block.content, "tool"), tool_call_id=block.tool_use_id)
     texts = texts_of((block.plain() for block in blocks if block.type not in _OWN), found.sender(role))
     thoughts = [block.thinking for block in blocks if block.type == "thinking"]
     calls = [block for block in blocks if block.type == "tool_use"]
@@ -147,9 +147,12 @@ def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
         found.call(call.id, call.name, arguments_of(bytes(call.input), call.name))
 
 
-def _text(content: str | Sequence[_Block], role: str) -> str:
+def _text(content: str | Sequence[_Block] | _Block | None, role: str) -> str:
     """The text of a content. Raises ApiError."""
-    return content if isinstance(content, str) else "\n".join(texts_of((block.plain() for block in content), role))
+    if isinstance(content, str):
+        return content
+    blocks = [content] if isinstance(content, _Block) else content or ()
+    return "\n".join(texts_of((block.plain() for block in blocks), role))
 
 
 def messages_error(error: ApiError) -> Json:

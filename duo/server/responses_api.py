@@ -156,7 +156,7 @@ class ResponsesFormatter(Formatter):
         self._output: list[Json] = []
         self._item: Json | None = None
         self._written = ""  # of the open item
-        self._logprobs = LogprobsFormatter(self.model, chat=True)
+        self._logprobs = LogprobsFormatter(self.model, chat=True, no_bytes=[])
         self._unshown: list[tuple[int, Json]] = []  # logprobs of tokens with the offset where each begins
         self._shown: list[Json] = []  # those of the open item
 
