@@ -134,10 +134,7 @@ class ChatMessage(msgspec.Struct):
     tool_call_id: str | None = None
 
     def plain(self, sender: str) -> Json:
-        """The message for the chat template. Raises ApiError if it is not text, or has an invalid call.
-
-        `sender`: see Conversation.
-        """
+        """The message for the chat template. `sender`: see Conversation. Raises ApiError for what is not supported."""
         content = self.content or ""  # templates concatenate it
         if not isinstance(content, str):
             content = "".join(texts_of(((part.type, part.text) for part in content), sender, _TEXTS))

@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterable
 from duo.server.api_error import ApiError
 
 # How Claude Code's system prompt begins. It changes with each session, and all tokens after it would be read again.
-_BILLING = re.compile(r"x-anthropic-billing-header:(?: *[\w-]+=[^;\s]*;)*\s*")
+_BILLING = re.compile(r"\Ax-anthropic-billing-header:(?: *[\w-]+=[^;\s]*;)*\s*")
 
 
 def without_billing(text: str) -> str:
     """A system text without the line for Anthropic's bills, which is no instruction."""
-    found = _BILLING.match(text)
-    return text[found.end() :] if found is not None else text
+    return _BILLING.sub("", text)
 
 
 def texts_of(parts: Iterable[tuple[str, str]], role: str, kinds: Collection[str] = ("text",)) -> list[str]:

@@ -123,16 +123,12 @@ def _check_size(body: bytearray) -> None:
 
 def too_long(n_tokens: int, n_ctx: int, about: str = "") -> ApiError:
     """The error for a prompt that does not fit, in the words that clients know: they shorten the chat."""
-    known = f"prompt is too long: {about}{n_tokens} tokens > {n_ctx} maximum"
-    message = f"{known}. This model's maximum context length is {n_ctx} tokens"
-    return ApiError(400, message, code="context_length_exceeded")
+    message = f"prompt is too long: {about}{n_tokens} tokens > {n_ctx} maximum."
+    return ApiError(400, f"{message} This model's maximum context length is {n_ctx} tokens", "context_length_exceeded")
 
 
 def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True, is_json: bool = False) -> None:
-    """Raise ApiError if `text` takes too long to tokenise, or is a prompt that cannot fit `n_ctx` tokens.
-
-    `is_json`: it is what a prompt will be made from, which is longer.
-    """
+    """Raise ApiError if `text` takes too long to tokenise, or is a prompt, or its JSON, that cannot fit `n_ctx`."""
     n_bytes = len(text.encode("utf-8", "replace"))
     most = max(_MAX_TEXT, _MAX_PER_TOKEN * n_ctx)
     if is_prompt and n_bytes > (most if is_json else min(most, n_ctx * model.longest_token)):
