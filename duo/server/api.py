@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from duo.config import MAX_CANDIDATES, MAX_LOGPROBS
-from duo.server.api_error import ApiError
+from duo.server.content import texts_of, without_billing
 from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
 from duo.server.schemas import FormFields, ToolSchema
 
@@ -84,6 +84,9 @@ class TextBody(SharedFields):
     suffix: str | None = None
 
 
+_TEXTS = ("text", "input_text", "output_text")  # some clients have the names of Responses in chats, too
+
+
 class _ContentPart(msgspec.Struct):
     type: str
     text: str = ""
@@ -114,14 +117,13 @@ class ChatMessage(msgspec.Struct):
     reasoning_content: str | None = None
     tool_call_id: str | None = None
 
-    def plain(self) -> Json:
-        """The message for the chat template. Raises ApiError if it is not text, or has an invalid call."""
+    def plain(self, sender: str) -> Json:
+        """The message for the chat template. `sender`: see Conversation. Raises ApiError for what is not supported."""
         content = self.content or ""  # templates concatenate it
         if not isinstance(content, str):
-            if other := [part.type for part in content if part.type != "text"]:
-                raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
-            content = "".join(part.text for part in content)
+            content = "".join(texts_of(((part.type, part.text) for part in content), sender, _TEXTS))
         role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
+        content = without_billing(content) if role == "system" else content
         calls = [given(call, function=call.function.plain()) for call in self.tool_calls or ()]
         return given(self, role=role, content=content, tool_calls=calls or None)
 
@@ -161,8 +163,8 @@ class ChatBody(TextBody):
         check_arguments(len(bytes(call.function.arguments)) for call in calls)
         choice, tools = self.tool_choice or "auto", self.tools or ()
         is_named = isinstance(choice, Tool)
-        return Conversation(
-            [message.plain() for message in self.messages],
+        found = Conversation(
+            [],
             [tool.whole() for tool in tools],
             "required" if isinstance(choice, Tool) else choice,
             choice.function.name if isinstance(choice, Tool) else None,
@@ -170,6 +172,8 @@ class ChatBody(TextBody):
             effort_variables(self.reasoning_effort) | (self.chat_template_kwargs or {}),
             self.reasoning_format == "none",
         )
+        found.messages.extend(message.plain(found.sender(message.role)) for message in self.messages)
+        return found
 
 
 class CompletionBody(TextBody):

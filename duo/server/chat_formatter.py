@@ -146,10 +146,10 @@ class ChatFormatter(Formatter):
 class LogprobsFormatter:
     """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string."""
 
-    def __init__(self, model: Model, *, chat: bool) -> None:
-        """`chat`: the JSON of a chat, otherwise that of a completion."""
+    def __init__(self, model: Model, *, chat: bool, no_bytes: list[int] | None = None) -> None:
+        """`chat`: the JSON of a chat, otherwise that of a completion. `no_bytes`: those of a token without text."""
         self._model = model
-        self._is_chat = chat
+        self._is_chat, self._no_bytes = chat, no_bytes
         self._waiting: deque[TokenLogprobs] = deque()
         self._n_left = 0  # bytes of the text so far from the first of `waiting` on
         self._n_characters = 0  # complete characters before it
@@ -165,29 +165,30 @@ class LogprobsFormatter:
 
         A completion's `text_offset` counts the characters of the answer.
         """
-        found: list[TokenLogprobs] = []
-        offsets = []
+        if not (found := self.entries()):
+            return None
+        if self._is_chat:
+            return {"content": [one for _, one in found], "refusal": None}
+        # As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest.
+        ascending = [[*reversed(one["top_logprobs"]), one] for _, one in found]
+        return {
+            "tokens": [one["token"] for _, one in found],
+            "token_logprobs": [one["logprob"] for _, one in found],
+            "top_logprobs": [{one["token"]: one["logprob"] for one in entries} for entries in ascending],
+            "text_offset": [offset for offset, _ in found],
+        }
+
+    def entries(self) -> list[tuple[int, dict[str, Any]]]:
+        """Those tokens as in a chat, with the offset of each in the characters of the answer."""
+        found = []
         while self._waiting and self._n_left > 0:
-            found.append(self._waiting.popleft())
-            offsets.append(self._n_characters)
-            piece = self._model.piece(found[-1].token)
+            token, logprob, top = self._waiting.popleft()
+            entry = self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
+            found.append((self._n_characters, entry))
+            piece = self._model.piece(token)
             self._n_left -= len(piece)
             self._n_characters += len(self._characters.decode(piece))
-        if not found:
-            return None
-        chosen = [self._entry(token, logprob) for token, logprob, _ in found]
-        likely = [[self._entry(*other) for other in one.top] for one in found]
-        if self._is_chat:
-            content = [one | {"top_logprobs": top} for one, top in zip(chosen, likely, strict=True)]
-            return {"content": content, "refusal": None}
-        # As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest.
-        ascending = [[*reversed(top), one] for one, top in zip(chosen, likely, strict=True)]
-        return {
-            "tokens": [one["token"] for one in chosen],
-            "token_logprobs": [one["logprob"] for one in chosen],
-            "top_logprobs": [{one["token"]: one["logprob"] for one in entries} for entries in ascending],
-            "text_offset": offsets,
-        }
+        return found
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         piece = self._model.piece(token)
@@ -195,5 +196,5 @@ class LogprobsFormatter:
         return {
             "token": name.decode("utf-8", "replace"),
             "logprob": max(logprob, _MIN_LOGPROB),
-            "bytes": list(piece) or None,
+            "bytes": list(piece) or self._no_bytes,
         }

@@ -36,7 +36,7 @@ class ChatPrompt:
         if reserved := [name for name in RESERVED if name in variables]:
             raise ApiError(400, f"chat_template_kwargs must not have {reserved[0]!r}")
         # A template may copy each text often. Nothing else in a message is long.
-        check_text(msgspec.json.encode([messages, tools, variables]).decode(), model, n_ctx, is_prompt=False)
+        check_text(msgspec.json.encode([messages, tools, variables]).decode(), model, n_ctx, is_json=True)
         template = model.tool_template if tools else model.chat_template
         if tools:
             _check_tools(template, parses=calls is not None)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from duo.server.api_error import ApiError
+from duo.server.content import without_billing
 from duo.server.schemas import ToolSchema
 
 Json = dict[str, object]  # an object
@@ -53,6 +54,8 @@ class Conversation:
     def say(self, role: str, content: str, **more: Any) -> None:
         """Add a message; the text of a system message is added to that of another one right before it."""
         last = self.messages[-1] if self.messages else {}
+        if role == "system" and content and not (content := without_billing(content)):
+            return
         if role == last.get("role") == "system" and not more:
             self._n_joined += 1
             if self._n_joined > _MAX_JOINED:
@@ -60,6 +63,10 @@ class Conversation:
             last["content"] = f"{last['content']}\n\n{content}"
         else:
             self.messages.append({"role": role, "content": content, **more})
+
+    def sender(self, role: str) -> str:
+        """Whose content the next message is: many clients send what a tool has read as a user's, after its result."""
+        return "tool" if role == "user" and self.messages and self.messages[-1]["role"] == "tool" else role
 
     def call(self, call_id: str, name: str, arguments: Json) -> None:
         """Add a call by the assistant, to its last message if that is the last one."""

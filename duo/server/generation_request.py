@@ -21,7 +21,7 @@ from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, DuoOptions, Log
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
 from duo.server.conversation import Conversation, Json
-from duo.server.parse_request import check_text
+from duo.server.parse_request import check_text, too_long
 
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
 _ID = re.compile(r"[+-]?[0-9]+")
@@ -120,8 +120,7 @@ def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
     if body.id_slot is not None and not -1 <= body.id_slot < slot.config.n_slots:
         raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
     if len(prompt) > slot.n_ctx:
-        message = f"the prompt has {len(prompt)} tokens, the context {slot.n_ctx}"
-        raise ApiError(400, message, code="context_length_exceeded")
+        raise too_long(len(prompt), slot.n_ctx)
 
 
 def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json:

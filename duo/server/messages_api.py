@@ -11,17 +11,23 @@ from duo.engine.text import STOP_STRING
 from duo.server.answer_parser import Part
 from duo.server.api import SharedFields, StopString, TextBody
 from duo.server.api_error import ApiError
+from duo.server.content import texts_of
 from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
 from duo.server.schemas import ToolSchema
 from duo.spec.types import Step
 
-_TEXTS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+_OWN = ("thinking", "redacted_thinking", "tool_use", "tool_result")  # of a message, besides its content
 _CUSTOM = (None, "custom", "function")  # the last is OpenAI's
 _KINDS = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 503: "overloaded_error",
 }  # fmt: skip
+
+
+class _Source(msgspec.Struct):
+    type: str = ""
+    data: str = ""
 
 
 class _Block(msgspec.Struct):
@@ -34,7 +40,14 @@ class _Block(msgspec.Struct):
     name: str = ""
     input: msgspec.Raw = msgspec.Raw(b"{}")
     tool_use_id: str = ""
-    content: "str | list[_Block] | None" = None
+    content: "str | list[_Block] | _Block | None" = None
+    source: _Source | str | None = None
+
+    def plain(self) -> tuple[str, str]:
+        """Its type and its text: a document may be text, and so is a result of a search."""
+        if self.type == "document" and isinstance(self.source, _Source) and self.source.type == "text":
+            return "text", self.source.data
+        return ("text", _text(self.content, "tool")) if self.type == "search_result" else (self.type, self.text)
 
 
 class _Message(msgspec.Struct):
@@ -82,7 +95,7 @@ class MessagesBody(SharedFields):
         ]
         check_arguments(len(bytes(block.input)) for block in blocks)
         found, choice = Conversation(), self.tool_choice or _ToolChoice()
-        if system := _text(self.system or ""):
+        if system := _text(self.system, "system"):
             found.say("system", system)
         for message in self.messages:
             if isinstance(message.content, str):
@@ -106,16 +119,11 @@ class MessagesBody(SharedFields):
 
 def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
     """Add a message of these blocks: results of tools are messages of their own."""
-    texts, thoughts = list[str](), list[str]()
     for block in blocks:
-        if block.type not in _TEXTS:
-            raise ApiError(400, f"content of type {block.type[:40]!r} is not supported: only text and tools are")
         if block.type == "tool_result":
-            found.say("tool", _text(block.content or ""), tool_call_id=block.tool_use_id)
-        elif block.type == "text":
-            texts.append(block.text)
-        elif block.type == "thinking":
-            thoughts.append(block.thinking)
+            found.say("tool", _text(block.content, "tool"), tool_call_id=block.tool_use_id)
+    texts = texts_of((block.plain() for block in blocks if block.type not in _OWN), found.sender(role))
+    thoughts = [block.thinking for block in blocks if block.type == "thinking"]
     calls = [block for block in blocks if block.type == "tool_use"]
     if texts or thoughts or calls:
         found.say(role, "\n".join(texts), **({"reasoning_content": "\n".join(thoughts)} if thoughts else {}))
@@ -123,19 +131,19 @@ def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
         found.call(call.id, call.name, arguments_of(bytes(call.input), call.name))
 
 
-def _text(content: str | Sequence[_Block]) -> str:
-    """The text of a content that must have nothing else. Raises ApiError."""
+def _text(content: str | Sequence[_Block] | _Block | None, role: str) -> str:
+    """The text of a content. Raises ApiError."""
     if isinstance(content, str):
         return content
-    if other := [block.type for block in content if block.type != "text"]:
-        raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
-    return "\n".join(block.text for block in content)
+    blocks = [content] if isinstance(content, _Block) else content or ()
+    return "\n".join(texts_of((block.plain() for block in blocks), role))
 
 
 def messages_error(error: ApiError) -> Json:
     """The JSON of an error in this API."""
     kind = _KINDS.get(error.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": str(error)[:500]}}
+    code = {"code": error.code} if error.code is not None else {}
+    return {"type": "error", "error": {"type": kind, "message": str(error)[:500], **code}}
 
 
 class MessagesFormatter(Formatter):

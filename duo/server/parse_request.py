@@ -23,6 +23,7 @@ MAX_BODY = 8 * 1024 * 1024  # bytes
 LARGE = 2**14  # bytes whose processing may take longer than a few milliseconds
 _MAX_TEXT = 2**20  # bytes that are tokenised for one request, or
 _MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
+_BYTES_PER_TOKEN = 4  # of usual texts
 # llama.cpp's SentencePiece copies all tokens so far for each character that the vocabulary does not have: 2 s.
 _MAX_COPIES = 2**36
 MAX_SLOW = MAX_CONNECTIONS // 4  # slow requests in progress: others need connections, too
@@ -123,13 +124,18 @@ def _check_size(body: bytearray) -> None:
         raise ApiError(413, f"a request may have at most {MAX_OPTIONS} bytes besides its text")
 
 
-def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True) -> None:
-    """Raise ApiError if `text` takes too long to tokenise, or is a prompt that cannot fit `n_ctx` tokens."""
+def too_long(n_tokens: int, n_ctx: int, about: str = "") -> ApiError:
+    """The error for a prompt that does not fit, in the words that clients know: they shorten the chat."""
+    message = f"prompt is too long: {about}{n_tokens} tokens > {n_ctx} maximum."
+    return ApiError(400, f"{message} This model's maximum context length is {n_ctx} tokens", "context_length_exceeded")
+
+
+def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True, is_json: bool = False) -> None:
+    """Raise ApiError if `text` takes too long to tokenise, or is a prompt, or its JSON, that cannot fit `n_ctx`."""
     n_bytes = len(text.encode("utf-8", "replace"))
-    if is_prompt and n_bytes > n_ctx * model.longest_token:
-        message = f"the prompt has {n_bytes} bytes, too many for the context {n_ctx}"
-        raise ApiError(400, message, code="context_length_exceeded")
     most = max(_MAX_TEXT, _MAX_PER_TOKEN * n_ctx)
+    if is_prompt and n_bytes > (most if is_json else min(most, n_ctx * model.longest_token)):
+        raise too_long(max(n_ctx + 1, n_bytes // _BYTES_PER_TOKEN), n_ctx, "about ")
     if n_bytes > most:
         raise ApiError(400, f"the text has {n_bytes} bytes: at most {most} can be tokenised in one request")
     if n_bytes > LARGE and (n_unknown := model.n_unknown(text)) * n_bytes > _MAX_COPIES:

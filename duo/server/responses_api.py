@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from duo.server.answer_parser import Part
-from duo.server.api import SharedFields, TextBody
+from duo.server.api import ChatBody, LogprobCount, SharedFields, TextBody
 from duo.server.api_error import ApiError
+from duo.server.chat_formatter import LogprobsFormatter
+from duo.server.content import texts_of
 from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
 from duo.server.formatter import Event, Formatter
 from duo.server.schemas import ToolSchema
@@ -56,6 +58,8 @@ class ResponsesBody(SharedFields):
     parallel_tool_calls: bool | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: int | None = None
+    include: list[str] | None = None
+    top_logprobs: LogprobCount | None = None
     store: bool | None = None
     background: bool | None = None
     metadata: Json | None = None
@@ -68,7 +72,12 @@ class ResponsesBody(SharedFields):
         for name, value in (given | {"background": self.background or None}).items():
             if value is not None:
                 raise ApiError(400, f"{name} is not supported, as no response is stored: send the whole input")
-        return TextBody(max_tokens=self.max_output_tokens, **self.shared())
+        return ChatBody(
+            logprobs=bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ()) or None,
+            top_logprobs=self.top_logprobs or None,
+            max_tokens=self.max_output_tokens,
+            **self.shared(),
+        )
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
@@ -80,14 +89,14 @@ class ResponsesBody(SharedFields):
         thoughts = ""  # of the message or the call after it
         for item in items:
             if item.type == "reasoning":
-                thoughts = _text(item.content or "")
+                thoughts = _text(item.content or "", "assistant")
                 continue
             _add(found, item, thoughts)
             thoughts = ""
         tools = self.tools or ()
         own = [tool for tool in tools if tool.type == "function"]
         found.functions = functions_of((tool.name, tool.description, tool.given(tool.name)) for tool in own)
-        found.ignored = [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]
+        found.ignored += [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]
         if isinstance(choice, _ResponseTool) and choice.type != "function":
             raise ApiError(400, f"a tool_choice of type {choice.type[:40]!r} is not supported")
         found.choice = "required" if isinstance(choice, _ResponseTool) else choice
@@ -103,26 +112,26 @@ def _add(found: Conversation, item: _InputItem, thoughts: str) -> None:
     match item.type:
         case "message":
             role = "system" if item.role == "developer" else item.role or "user"
-            found.say(role, _text(item.content or ""), **(more if role == "assistant" else {}))
+            found.say(role, _text(item.content or "", found.sender(role)), **(more if role == "assistant" else {}))
         case "function_call":
             if more:
                 found.say("assistant", "", **more)
             found.call(item.call_id, item.name, arguments_of(bytes(item.arguments), item.name))
         case "function_call_output":
-            found.say("tool", _text(item.output), tool_call_id=item.call_id)
+            found.say("tool", _text(item.output, "tool"), tool_call_id=item.call_id)
+        case _ if item.type.startswith("mcp_") or item.type.endswith(("_call", "_call_output")):
+            found.ignored.append(f"input of type {item.type}")  # of another server's tools, in each later request, too
         case _:
             raise ApiError(
                 400, f"an input of type {item.type[:40]!r} is not supported: only messages and functions are"
             )
 
 
-def _text(content: str | Sequence[_Text]) -> str:
-    """The text of a content. Raises ApiError for anything else."""
+def _text(content: str | Sequence[_Text], role: str) -> str:
+    """The text of a content. Raises ApiError."""
     if isinstance(content, str):
         return content
-    if other := [part.type for part in content if part.type not in _TEXTS]:
-        raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
-    return "".join(part.text for part in content)
+    return "".join(texts_of(((part.type, part.text) for part in content), role, _TEXTS))
 
 
 class ResponsesFormatter(Formatter):
@@ -135,9 +144,19 @@ class ResponsesFormatter(Formatter):
         self._output: list[Json] = []
         self._item: Json | None = None
         self._written = ""  # of the open item
+        self._logprobs = LogprobsFormatter(self.model, chat=True, no_bytes=[])
+        self._unshown: list[tuple[int, Json]] = []  # logprobs of tokens with the offset where each begins
+        self._shown: list[Json] = []  # those of the open item
+
+    def push(self, step: Step) -> Iterable[Event]:
+        """See Formatter."""
+        self._logprobs.push(step)
+        return super().push(step)
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """See Formatter."""
+        for step in steps:
+            self._logprobs.push(step)
         list(self.add(self.parts(steps)))
         list(self._close(self._status))
         return self._response()
@@ -163,7 +182,7 @@ class ResponsesFormatter(Formatter):
                     more: Json = {"summary": []} if part.is_reasoning else {"role": "assistant"}
                     yield from self._open(kind, {**more, "content": []})
                     yield self._event("content_part.added", content_index=0, part=self._part(""), **self._place)
-                yield self._delta("reasoning_text" if part.is_reasoning else "output_text", part.text)
+                yield self._delta("reasoning_text" if part.is_reasoning else "output_text", part.text, part.start)
 
     def end(self) -> Iterator[Event]:
         """See Formatter."""
@@ -174,7 +193,7 @@ class ResponsesFormatter(Formatter):
 
     def fail(self, error: ApiError) -> Iterator[Event]:
         """See Formatter."""
-        failed = self._response("failed") | {"error": {"code": "server_error", "message": str(error)}}
+        failed = self._response("failed") | {"error": {"code": error.code or "server_error", "message": str(error)}}
         yield self._event("failed", response=failed)
 
     def _event(self, name: str, **data: Any) -> Event:
@@ -193,20 +212,29 @@ class ResponsesFormatter(Formatter):
     def _open(self, kind: str, fields: Json) -> Iterator[Event]:
         prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}[kind]
         self._item = {"id": f"{prefix}_{secrets.token_hex(12)}", "type": kind, "status": "in_progress", **fields}
-        self._written = ""
+        self._written, self._shown = "", []
         yield self._event("output_item.added", output_index=len(self._output), item=self._item)
 
-    def _delta(self, name: str, text: str) -> Event:
+    def _delta(self, name: str, text: str, start: int = 0) -> Event:
+        """`start`: the offset of a text in the answer."""
         self._written += text
         more: Json = {} if name == "function_call_arguments" else {"content_index": 0}
-        logprobs: Json = {"logprobs": []} if name == "output_text" else {}
+        logprobs: Json = {"logprobs": self._logprobs_of(start, start + len(text))} if name == "output_text" else {}
         return self._event(f"{name}.delta", delta=text, **more, **logprobs, **self._place)
+
+    def _logprobs_of(self, start: int, end: int) -> list[Json]:
+        """Those of the tokens that begin between these offsets; what begins before is in no message."""
+        self._unshown += self._logprobs.entries()
+        found = [entry for offset, entry in self._unshown if start <= offset < end]
+        self._unshown = [one for one in self._unshown if one[0] >= end]
+        self._shown += found
+        return found
 
     def _part(self, text: str) -> Json:
         assert self._item is not None
         if self._item["type"] == "reasoning":
             return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._shown}
 
     def _close(self, status: str = "completed") -> Iterator[Event]:
         if self._item is None:
@@ -217,7 +245,7 @@ class ResponsesFormatter(Formatter):
         else:
             is_thought = self._item["type"] == "reasoning"
             name, more = "reasoning_text" if is_thought else "output_text", Json()
-            more |= {} if is_thought else {"logprobs": []}
+            more |= {} if is_thought else {"logprobs": self._shown}
             part = self._part(self._written)
             self._item["content"] = [part]
             yield self._event(f"{name}.done", content_index=0, text=self._written, **more, **self._place)
@@ -272,6 +300,7 @@ class ResponsesFormatter(Formatter):
                 for t in body.tools or ()
                 if t.type == "function"
             ],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": "disabled",
             "usage": None if status == "in_progress" else usage,

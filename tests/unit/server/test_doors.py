@@ -16,7 +16,7 @@ from duo.server.lead_server import Lead
 from tests.chat_templates import HERMES
 from tests.scripted import TEXT, ScriptedSlot
 from tests.serving import assert_error
-from tests.unit.server.conftest import client_of
+from tests.unit.server.conftest import CHAT, COMPLETIONS, client_of
 
 RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
 SHOWS = "{{ messages | tojson }}{{ tools | tojson if tools }}{{ enable_thinking }}<think></think>"
@@ -256,6 +256,129 @@ def test_why_a_text_has_ended(client: TestClient) -> None:
 
 
 IMAGE = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+BILLING = "x-anthropic-billing-header: cc_version=2.1.332.34c; cc_entrypoint=cli; cch=eb6c6;"
+LEFT_OUT = "left out, as this model reads only text]"
+
+
+@pytest.mark.parametrize("begin", ["", "\n", " ", "\n\n"])
+def test_the_line_for_bills_is_no_part_of_the_prompt(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], begin: str
+) -> None:
+    """As one block or joined with the next: proxies do that, also when they ask another API."""
+    use(SHOWS)
+    system, said = f"{BILLING}{begin}Be brief.", [{"role": "user", "content": f"What is {BILLING}"}]
+    blocks = [{"type": "text", "text": BILLING}, {"type": "text", "text": "Be brief."}]
+    for path, fields in (
+        (MESSAGES, {"messages": said, "max_tokens": 5, "system": system}),
+        (MESSAGES, {"messages": said, "max_tokens": 5, "system": blocks}),
+        (MESSAGES, {"messages": [{"role": "system", "content": blocks}, *said], "max_tokens": 5}),
+        (COUNT, {"messages": said, "system": blocks}),
+        (RESPONSES, {"input": said, "instructions": system}),
+        (CHAT, {"messages": [{"role": "system", "content": system}, *said]}),
+        (CHAT, {"messages": [{"role": "developer", "content": blocks}, *said]}),
+    ):
+        answer = client.post(path, json=fields)
+        assert answer.status_code == 200, answer.text
+        shown, _ = json.JSONDecoder().raw_decode(prompt_of(slot))
+        assert shown == [{"role": "system", "content": "Be brief."}, *said]
+        if path == COUNT:
+            assert answer.json()["input_tokens"] == len(slot.requests[-1].prompt)
+    only = {"messages": said, "max_tokens": 5, "system": BILLING}
+    assert client.post(MESSAGES, json=only).status_code == 200
+    assert json.JSONDecoder().raw_decode(prompt_of(slot))[0] == said
+
+
+def test_what_is_not_text_in_messages_of_tools_and_of_the_assistant(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]
+) -> None:
+    """They are in each later request, so that to refuse them would end the chat."""
+    use(SHOWS)
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBOR"}
+    image, pdf = {"type": "image", "source": source}, {"type": "document", "source": source, "title": "t"}
+    result = {"type": "tool_result", "tool_use_id": "1", "is_error": True, "cache_control": {"type": "ephemeral"}}
+    of_server = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s",
+        "content": {"type": "web_search_tool_result_error"},
+    }
+    call = {"type": "tool_use", "id": "1", "name": "read", "input": {}, "caller": {"type": "direct"}}
+    for content, expected in (
+        ([image], f"[image: {LEFT_OUT}"),
+        ([{"type": "text", "text": "a"}, image, pdf], f"a\n[image: {LEFT_OUT}\n[document: {LEFT_OUT}"),
+        ([{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "b"}}], "b"),
+        (
+            [{"type": "search_result", "source": "http://a", "title": "c", "content": [{"type": "text", "text": "d"}]}],
+            "d",
+        ),
+        ([{"type": "tool_reference", "tool_name": "e"}], f"[tool_reference: {LEFT_OUT}"),
+        (None, ""),
+    ):
+        assistant = [
+            {"type": "thinking", "thinking": "t", "signature": "x"},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+            of_server,
+            call,
+        ]
+        messages = [
+            *SAID["messages"],
+            {"role": "assistant", "content": assistant},
+            {"role": "user", "content": [result | ({"content": content} if content is not None else {}), image]},
+        ]
+        more = {
+            "betas": ["a"], "container": "b", "mcp_servers": [], "context_management": {"edits": []},
+            "inference_geo": "c", "cache_control": {"type": "ephemeral"}, "service_tier": "auto",
+            "metadata": {"user_id": "d"},
+        }  # fmt: skip
+        answer = client.post(MESSAGES, json=SAID | {"messages": messages} | more)
+        assert answer.status_code == 200, answer.text
+        assert WARNING_HEADER not in answer.headers
+        shown, _ = json.JSONDecoder().raw_decode(prompt_of(slot))
+        assert [message["role"] for message in shown] == ["user", "assistant", "tool", "user"]
+        assert shown[1]["content"] == ""
+        assert shown[1]["reasoning_content"] == "t"
+        assert [message["content"] for message in shown[2:]] == [expected, f"[image: {LEFT_OUT}"]
+
+
+def test_what_is_not_text_in_other_apis(client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]) -> None:
+    use(SHOWS)
+    url = {"url": "data:image/png;base64,iVBOR"}
+    function = {"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    for parts in (
+        [{"type": "image_url", "image_url": url}],
+        [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}],
+        [{"type": "file", "file": {"file_id": "1"}}],
+    ):
+        messages = [
+            *SAID["messages"],
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "tool_calls": [function]},
+            {"role": "tool", "tool_call_id": "1", "content": parts},
+            {"role": "user", "content": [{"type": "text", "text": "from the tool: "}, *parts]},
+        ]
+        answer = client.post(CHAT, json={"messages": messages})
+        assert answer.status_code == 200, answer.text
+        shown, _ = json.JSONDecoder().raw_decode(prompt_of(slot))
+        note = f"[{parts[0]['type']}: {LEFT_OUT}"
+        assert [message["content"] for message in shown[1:]] == ["", note, f"from the tool: {note}"]
+        later = [*messages[:3], {"role": "assistant", "content": "It is red."}, messages[3]]
+        assert_error(client.post(CHAT, json={"messages": later}), 400, "not supported: this model reads only text")
+
+    called = {"type": "function_call", "call_id": "1", "name": "read", "arguments": "{}"}
+    read = {"type": "input_image", "image_url": url["url"]}
+    items = [
+        {"role": "user", "content": "a"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []},
+        called,
+        {"type": "function_call_output", "call_id": "1", "output": [read, {"type": "input_file", "file_data": "x"}]},
+        {"role": "user", "content": [read]},
+    ]
+    answer = client.post(RESPONSES, json={"input": items})
+    assert answer.status_code == 200, answer.text
+    assert "input of type web_search_call, input of type mcp_list_tools" in answer.headers[WARNING_HEADER]
+    shown, _ = json.JSONDecoder().raw_decode(prompt_of(slot))
+    notes = [f"[input_image: {LEFT_OUT}[input_file: {LEFT_OUT}", f"[input_image: {LEFT_OUT}"]
+    assert [message["content"] for message in shown[2:]] == notes
 
 
 @pytest.mark.parametrize(
@@ -313,6 +436,57 @@ def test_a_key_of_either_header(make_lead: Callable[..., Lead]) -> None:
     assert client.post(MESSAGES, json=SAID).status_code == 401
     assert client.post(MESSAGES, json=SAID, headers={"x-api-key": "secret"}).status_code == 200
     assert client.post(RESPONSES, json={"input": "a"}, headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+@pytest.mark.parametrize("fields", [{"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_of_a_response(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], fields: dict[str, Any], stream: bool
+) -> None:
+    """Those of the message, not those of the thought or of a call."""
+    use(HERMES + "{# <think> #}")
+    slot.text = f"{THOUGHT}I réad it.\n{CALL}"
+    asked = {"input": "a", "tools": TOOLS[RESPONSES], **fields}
+    streamed = []
+    if stream:
+        events = events_of(client, RESPONSES, **asked)
+        for name, data in events:
+            parsed: Any = TypeAdapter(ResponseStreamEvent).validate_python(data)
+            if name == "response.output_text.delta":
+                assert bytes(b for one in data["logprobs"] for b in one["bytes"]).decode() == parsed.delta
+                streamed += data["logprobs"]
+        done = next(data for name, data in events if name == "response.output_text.done")
+        assert done["logprobs"] == streamed
+        response = Response.model_validate(events[-1][1]["response"])
+    else:
+        response = Response.model_validate(client.post(RESPONSES, json=asked).json())
+    assert response.top_logprobs == fields.get("top_logprobs", 0)
+    (message,) = (item for item in response.output if item.type == "message")
+    found: Any = message.content[0]
+    assert (
+        "".join(bytes(one.bytes).decode("latin-1") for one in found.logprobs).encode("latin-1").decode() == "I réad it."
+    )
+    assert {len(one.top_logprobs) for one in found.logprobs} == {response.top_logprobs}
+    assert client.post(RESPONSES, json={"input": "a"}).json()["output"][1]["content"][0]["logprobs"] == []
+    assert_error(client.post(RESPONSES, json={"input": "a", "top_logprobs": 1000}), 400, "top_logprobs")
+
+
+def test_a_prompt_that_is_too_long_has_a_code_in_each_api(client: TestClient, slot: ScriptedSlot) -> None:
+    slot.n_ctx = 60
+    long = "a" * 60
+    for path, fields in (
+        (CHAT, {"messages": [{"role": "user", "content": long}]}),
+        (COMPLETIONS, {"prompt": [9] * 61}),
+        (RESPONSES, {"input": long}),
+        (MESSAGES, SAID | {"messages": [{"role": "user", "content": long}]}),
+        (COUNT, {"messages": [{"role": "user", "content": long}]}),
+    ):
+        for stream in (False, True):
+            answer = client.post(path, json=fields | ({"stream": stream} if path != COUNT else {}))
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
+            assert error["message"].startswith("prompt is too long: ")
 
 
 def test_a_schema(client: TestClient, slot: ScriptedSlot) -> None:
