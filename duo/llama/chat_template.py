@@ -3,7 +3,8 @@
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -48,6 +49,47 @@ _MARK = re.compile(r"({%[-+]?\s*)(end)?generation(\s*[-+]?%})")
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 
+
+class ChatText(str):
+    """The prompt of a chat: a text that knows what in it is the template's, and what is written in the messages."""
+
+    _marked: Callable[[Collection[str]], tuple[str, str]]
+
+    def __new__(cls, render: Callable[..., str], *given: Any) -> "ChatText":
+        """`given`: the messages, the tools and the options. Raises what `render` raises."""
+        text = super().__new__(cls, render(*given))
+        text._marked = lambda special: _marked(render, given, special)
+        return text
+
+    def marked(self, special: Collection[str]) -> tuple[str, str]:
+        """The text with a mark within each of the `special` texts that the template did not write; and the mark.
+
+        Without one, the mark is empty. Raises PromptError if the template refuses the marks.
+        """
+        return self._marked(special)
+
+
+def _marked(render: Callable[..., str], given: Any, special: Collection[str]) -> tuple[str, str]:
+    mark, n_marks = str(secrets.randbits(64) + 2**64), 0  # digits: JSON, capitals and the like leave them as they are
+
+    def change(value: Any, special: Collection[str]) -> Any:
+        nonlocal n_marks
+        if isinstance(value, str):
+            for text in special:
+                n_marks += (n := value.count(text))
+                value = value.replace(text, text[:1] + mark + text[1:]) if n else value
+        elif isinstance(value, Mapping):
+            own = _TAGS if value.get("role") == "assistant" else ()  # what a model writes itself
+            special = [text for text in special if text not in own]
+            value = {change(name, special): change(one, special) for name, one in value.items()}
+        elif isinstance(value, list | tuple):
+            value = [change(one, special) for one in value]
+        return value
+
+    changed = change([*given], special)
+    return (render(*changed), mark) if n_marks else ("", "")
+
+
 # A conversation with a call and its result, to see what a template does with them. No template contains these names.
 _TOOL, _ARGUMENT, _VALUE, _ID = "zqtool", "zqargument", "zqvalue", "zq0000001"
 _CALL = {"id": _ID, "type": "function", "function": {"name": _TOOL, "arguments": {_ARGUMENT: _VALUE}}}
@@ -76,15 +118,18 @@ class ChatTemplate:
         except Exception as error:
             raise self._failure(error) from error
 
-    def render(self, messages: Messages, tools: Tools = (), options: Mapping[str, Any] | None = None) -> str:
+    def render(self, messages: Messages, tools: Tools = (), options: Mapping[str, Any] | None = None) -> ChatText:
         """The prompt for `messages`, up to the beginning of the assistant's answer.
 
         messages: OpenAI's, with texts as contents and objects as the arguments of calls. tools: OpenAI's.
         options: further variables of the template, such as `enable_thinking`.
         Raises PromptError if the template fails, or refuses the messages.
         """
+        return ChatText(self._checked, messages if self._takes_objects else _with_texts(messages), tools, options)
+
+    def _checked(self, *given: Any) -> str:
         try:
-            return self._render(messages if self._takes_objects else _with_texts(messages), tools, options)
+            return self._render(*given)
         except Exception as error:  # a template is a program: it may raise anything
             raise self._failure(error) from error
 

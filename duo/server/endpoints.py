@@ -232,7 +232,7 @@ def count_tokens(body: MessagesBody, engine: Engine) -> Response:
 
 def apply_template(body: ChatBody, engine: Engine) -> Response:
     """POST /apply-template."""
-    return json_response({"prompt": ChatPrompt.of(body.conversation(), engine).text})
+    return json_response({"prompt": str(ChatPrompt.of(body.conversation(), engine).text)})
 
 
 def _piece(token: int, model: Model) -> str | list[int]:
