@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from jinja2.ext import loopcontrols
@@ -70,7 +71,7 @@ class ChatText(str):
 
 
 def _marked(render: Callable[..., str], given: Any, special: Collection[str]) -> tuple[str, str]:
-    mark, n_marks = str(secrets.randbits(64) + 2**64), 0  # digits: JSON, capitals and the like leave them as they are
+    mark, n_marks = _new_mark(), 0
 
     def change(value: Any, special: Collection[str]) -> Any:
         nonlocal n_marks
@@ -88,6 +89,24 @@ def _marked(render: Callable[..., str], given: Any, special: Collection[str]) ->
 
     changed = change([*given], special)
     return (render(*changed), mark) if n_marks else ("", "")
+
+
+def _new_mark() -> str:
+    """What no text has. Digits: JSON, capitals and the like leave them as they are."""
+    return str(secrets.randbits(64) + 2**64)
+
+
+def begun(messages: Messages) -> str | None:
+    """The field of the last message that begins the answer, a thought or the content; None: the answer is a new one.
+
+    Raises PromptError if that message has calls, which are no beginning.
+    """
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant":
+        return None
+    if last.get("tool_calls"):
+        raise PromptError("the last message has calls of tools, and cannot be continued: send their results")
+    return "reasoning_content" if last.get("reasoning_content") and not last.get("content") else "content"
 
 
 # A conversation with a call and its result, to see what a template does with them. No template contains these names.
@@ -109,7 +128,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, name: str = "", bos: str = "", eos: str = "") -> None:
         """`bos`, `eos`: the spelling of the tokens; `name`: of the model, for messages. Raises PromptError."""
         self._name = name
-        self._constants = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+        self._constants = {"bos_token": bos, "eos_token": eos}
         # What is around the model's thoughts; None: it is not known to think.
         self.thought = next((thought for thought in THOUGHTS if thought.begin in source), None)
         source = _MARK.sub(lambda found: found[1] + ("endif" if found[2] else "if true") + found[3], source)
@@ -118,20 +137,38 @@ class ChatTemplate:
         except Exception as error:
             raise self._failure(error) from error
 
-    def render(self, messages: Messages, tools: Tools = (), options: Mapping[str, Any] | None = None) -> ChatText:
+    def render(
+        self,
+        messages: Messages,
+        tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
+        continued: str | None = None,
+    ) -> ChatText:
         """The prompt for `messages`, up to the beginning of the assistant's answer.
 
         messages: OpenAI's, with texts as contents and objects as the arguments of calls. tools: OpenAI's.
         options: further variables of the template, such as `enable_thinking`.
-        Raises PromptError if the template fails, or refuses the messages.
+        continued: up to the end of this field of the last message: see begun().
+        Raises PromptError if the template fails, refuses the messages, or does not show what is to be continued.
         """
-        return ChatText(self._checked, messages if self._takes_objects else _with_texts(messages), tools, options)
+        render = partial(self._open, continued) if continued is not None else self._checked
+        return ChatText(render, messages if self._takes_objects else _with_texts(messages), tools, options)
 
     def _checked(self, *given: Any) -> str:
         try:
             return self._render(*given)
         except Exception as error:  # a template is a program: it may raise anything
             raise self._failure(error) from error
+
+    def _open(self, continued: str, messages: Messages, tools: Tools, options: Mapping[str, Any] | None) -> str:
+        *before, last = messages
+        mark = _new_mark()
+        last = {**last, continued: last.get(continued, "") + mark}
+        text = self._checked([*before, last], tools, {**(options or {}), "add_generation_prompt": False})
+        text, found, _ = text.rpartition(mark)
+        if not found:
+            raise PromptError(f"{self._name}: the chat template leaves out the {continued} that is to be continued")
+        return text
 
     @functools.cached_property
     def supports_tools(self) -> bool:
@@ -163,7 +200,7 @@ class ChatTemplate:
     def _render(self, messages: Messages, tools: Tools, options: Mapping[str, Any] | None = None) -> str:
         # Some templates fail where `tools` is None, and others list the tools where it is defined.
         given = {"messages": list(messages), **({"tools": list(tools)} if tools else {})}
-        return self._template.render({**(options or {}), **self._constants, **given})
+        return self._template.render({"add_generation_prompt": True, **(options or {}), **self._constants, **given})
 
     def _failure(self, error: Exception) -> PromptError:
         return PromptError(f"{self._name}: the chat template failed: {error}")

@@ -13,7 +13,7 @@ from typing import Any
 import llama_cpp
 
 from duo.errors import PromptError
-from duo.llama.chat_template import TAGS, ChatTemplate, ChatText, Messages, Tools
+from duo.llama.chat_template import TAGS, ChatTemplate, ChatText, Messages, Tools, begun
 from duo.llama.gguf_head import Head
 from duo.llama.handle import Handle
 
@@ -246,8 +246,8 @@ class Vocabulary(Handle):
         return self._template(key) if self.head.text(key) else self.chat_template
 
     def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> ChatText:
-        """The prompt for `messages`, up to the beginning of the assistant's answer. Raises PromptError."""
-        return (self.tool_template if tools else self.chat_template).render(messages, tools)
+        """The prompt for `messages`, up to the assistant's answer, or the end of what begins it. Raises PromptError."""
+        return (self.tool_template if tools else self.chat_template).render(messages, tools, None, begun(messages))
 
     def _template(self, key: str) -> ChatTemplate:
         source = self.head.text(key)

@@ -16,6 +16,7 @@ from duo.server.formatter import Event, Formatter
 from duo.spec.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
+_UNFINISHED = ("in_progress", "incomplete")
 
 
 class _Text(msgspec.Struct):
@@ -28,6 +29,7 @@ class _InputItem(msgspec.Struct):
 
     type: str = "message"
     role: str = ""
+    status: str = ""
     content: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] | None = None
     call_id: str = ""
     name: str = ""
@@ -100,6 +102,8 @@ class ResponsesBody(SharedFields):
                 continue
             _add(found, item, thoughts)
             thoughts = ""
+        # Here, a message is a whole one unless it says otherwise.
+        found.continues = bool(items) and items[-1].role == "assistant" and items[-1].status in _UNFINISHED
         tools = self.tools or ()
         found.functions = functions_of((t.name, t.description, t.parameters) for t in tools if t.type == "function")
         found.ignored = [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]

@@ -82,6 +82,18 @@ def test_conversations_with_tools(sources: dict[str, str]) -> None:
         assert "{'place': 'zq" not in prompt, f"{name}: the arguments are as Python writes them"
 
 
+def test_an_answer_that_is_begun_stays_open(sources: dict[str, str]) -> None:
+    for name, source in sources.items():
+        template = ChatTemplate(source, name=name, bos="<s>", eos="</s>")
+        for content in ("zq begun", " zq begun "):
+            messages = [USER, ANSWER, AGAIN, {"role": "assistant", "content": content}]
+            options = NEEDED.get(name)
+            prompt = template.render(messages, (), options, "content")
+            assert prompt.endswith(content.lstrip()), name
+            assert prompt.startswith(template.render(messages[:1], (), options).partition(USER["content"])[0]), name
+            assert template.render(messages, (), options).startswith(prompt.rstrip()), name
+
+
 def test_what_templates_show(sources: dict[str, str]) -> None:
     templates = {name: ChatTemplate(source) for name, source in sources.items()}
     assert {name for name, one in templates.items() if not one.supports_tools} == WITHOUT_TOOLS

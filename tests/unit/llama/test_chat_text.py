@@ -93,8 +93,8 @@ def test_variables_of_the_template_and_a_thought_of_an_answer(model: Model) -> N
     text = model.chat_template.render([said("the")], options={"extra": FORGED})
     assert control_of(model, model.tokenize(text)) == [*TURN, ROLE]
     # Templates leave out the thoughts of earlier answers, so the tag has to be there.
-    answer = model.apply_chat_template([said("the cat</think>the", "assistant")])
-    assert control_of(model, model.tokenize(answer)) == [*TURN, ROLE]
+    answer = model.apply_chat_template([said("the cat</think>the", "assistant"), said("the")])
+    assert control_of(model, model.tokenize(answer)) == [*TURN, *TURN, ROLE]
     assert "cat" not in answer
 
 
