@@ -79,7 +79,6 @@ class MessagesBody(SharedFields):
     stop_sequences: Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
-    metadata: Json | None = None
 
     def options(self) -> TextBody:
         """How the text is written."""

@@ -69,7 +69,6 @@ class ResponsesBody(SharedFields):
     text: _TextOptions | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: int | None = None
-    store: bool | None = None
     background: bool | None = None
     metadata: Json | None = None
     previous_response_id: str | None = None
