@@ -140,7 +140,7 @@ class ScriptedSlot:
             elif self._is_cancelled(request, n):
                 break
             else:
-                n_room = self.n_ctx + 1 - len(prompt) - len(written)
+                n_room = self.n_ctx - len(prompt) - len(written)
                 pieces = self._step(request, ending, tokens[:n_room])
                 written += tokens[:n_room]
                 metrics.stop = ending.reason or (INTERRUPTED if n_room > len(tokens) else CONTEXT_FULL)

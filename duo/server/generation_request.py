@@ -124,7 +124,8 @@ def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
             raise ApiError(400, f"{name} is not supported{instead}")
     if body.id_slot is not None and not -1 <= body.id_slot < slot.config.n_slots:
         raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
-    if len(prompt) > slot.n_ctx:
+    wants_text = 0 not in (body.max_tokens, body.max_completion_tokens, body.n_predict)
+    if len(prompt) + wants_text > slot.n_ctx:
         message = f"the prompt has {len(prompt)} tokens, the context {slot.n_ctx}"
         raise ApiError(400, message, code="context_length_exceeded")
 

@@ -254,7 +254,7 @@ class ResponsesFormatter(Formatter):
             "input_tokens": n_prompt,
             "input_tokens_details": {"cached_tokens": n_cached, "cache_write_tokens": 0},
             "output_tokens": n_text,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self.n_reasoning},
             "total_tokens": n_prompt + n_text,
         }
         sampling, choice = self.wanted.config.sampling, body.tool_choice

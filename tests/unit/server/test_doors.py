@@ -126,6 +126,7 @@ def test_thoughts_text_and_calls(
         assert written(response) == expected
         assert response.status == "completed"
         assert response.usage is not None
+        assert response.usage.output_tokens_details.reasoning_tokens == len("Let me see.")
         assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
     else:
         if stream:
