@@ -49,46 +49,44 @@ _MARK = re.compile(r"({%[-+]?\s*)(end)?generation(\s*[-+]?%})")
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
+Options = Mapping[str, Any] | None
 
 
 class ChatText(str):
     """The prompt of a chat: a text that knows what in it is the template's, and what is written in the messages."""
 
-    _marked: Callable[[Collection[str]], tuple[str, str]]
+    _render: Callable[..., str]
+    _given: list[Any]
 
     def __new__(cls, render: Callable[..., str], *given: Any) -> "ChatText":
         """`given`: the messages, the tools and the options. Raises what `render` raises."""
         text = super().__new__(cls, render(*given))
-        text._marked = lambda special: _marked(render, given, special)
+        text._render, text._given = render, [*given]
         return text
 
     def marked(self, special: Collection[str]) -> tuple[str, str]:
         """The text with a mark within each of the `special` texts that the template did not write; and the mark.
 
-        Without one, the mark is empty. Raises PromptError if the template refuses the marks.
+        Both are empty if there are none. Raises PromptError if the template refuses the marks.
         """
-        return self._marked(special)
+        mark, n_marks = _new_mark(), 0
 
+        def change(value: Any, special: Collection[str]) -> Any:
+            nonlocal n_marks
+            if isinstance(value, str):
+                for text in filter(value.__contains__, special):
+                    n_marks += 1
+                    value = value.replace(text, text[:1] + mark + text[1:])
+            elif isinstance(value, Mapping):
+                own = _TAGS if value.get("role") == "assistant" else ()  # what a model writes itself
+                special = [text for text in special if text not in own]
+                return {change(name, special): change(one, special) for name, one in value.items()}
+            elif isinstance(value, list | tuple):
+                return [change(one, special) for one in value]
+            return value
 
-def _marked(render: Callable[..., str], given: Any, special: Collection[str]) -> tuple[str, str]:
-    mark, n_marks = _new_mark(), 0
-
-    def change(value: Any, special: Collection[str]) -> Any:
-        nonlocal n_marks
-        if isinstance(value, str):
-            for text in special:
-                n_marks += (n := value.count(text))
-                value = value.replace(text, text[:1] + mark + text[1:]) if n else value
-        elif isinstance(value, Mapping):
-            own = _TAGS if value.get("role") == "assistant" else ()  # what a model writes itself
-            special = [text for text in special if text not in own]
-            value = {change(name, special): change(one, special) for name, one in value.items()}
-        elif isinstance(value, list | tuple):
-            value = [change(one, special) for one in value]
-        return value
-
-    changed = change([*given], special)
-    return (render(*changed), mark) if n_marks else ("", "")
+        changed = change(self._given, special)
+        return (self._render(*changed), mark) if n_marks else ("", "")
 
 
 def _new_mark() -> str:
@@ -96,14 +94,14 @@ def _new_mark() -> str:
     return str(secrets.randbits(64) + 2**64)
 
 
-def begun(messages: Messages) -> str | None:
-    """The field of the last message that begins the answer, a thought or the content; None: the answer is a new one.
+def begun(messages: Messages) -> str:
+    """The field of the last message that begins the answer, a thought or the content; empty: the answer is a new one.
 
     Raises PromptError if that message has calls, which are no beginning.
     """
     last = messages[-1] if messages else {}
     if last.get("role") != "assistant":
-        return None
+        return ""
     if last.get("tool_calls"):
         raise PromptError("the last message has calls of tools, and cannot be continued: send their results")
     return "reasoning_content" if last.get("reasoning_content") and not last.get("content") else "content"
@@ -137,21 +135,15 @@ class ChatTemplate:
         except Exception as error:
             raise self._failure(error) from error
 
-    def render(
-        self,
-        messages: Messages,
-        tools: Tools = (),
-        options: Mapping[str, Any] | None = None,
-        continued: str | None = None,
-    ) -> ChatText:
+    def render(self, messages: Messages, tools: Tools = (), options: Options = None, field: str = "") -> ChatText:
         """The prompt for `messages`, up to the beginning of the assistant's answer.
 
         messages: OpenAI's, with texts as contents and objects as the arguments of calls. tools: OpenAI's.
         options: further variables of the template, such as `enable_thinking`.
-        continued: up to the end of this field of the last message: see begun().
+        field: of the last message, at whose end the prompt ends; empty: it ends where an answer begins. See begun().
         Raises PromptError if the template fails, refuses the messages, or does not show what is to be continued.
         """
-        render = partial(self._open, continued) if continued is not None else self._checked
+        render = partial(self._open, field) if field else self._checked
         return ChatText(render, messages if self._takes_objects else _with_texts(messages), tools, options)
 
     def _checked(self, *given: Any) -> str:
@@ -160,14 +152,13 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it may raise anything
             raise self._failure(error) from error
 
-    def _open(self, continued: str, messages: Messages, tools: Tools, options: Mapping[str, Any] | None) -> str:
-        *before, last = messages
-        mark = _new_mark()
-        last = {**last, continued: last.get(continued, "") + mark}
+    def _open(self, field: str, messages: Messages, tools: Tools, options: Options) -> str:
+        (*before, last), mark = messages, _new_mark()
+        last = {**last, field: last.get(field, "") + mark}
         text = self._checked([*before, last], tools, {**(options or {}), "add_generation_prompt": False})
         text, found, _ = text.rpartition(mark)
         if not found:
-            raise PromptError(f"{self._name}: the chat template leaves out the {continued} that is to be continued")
+            raise PromptError(f"{self._name}: the chat template leaves out the {field} that is to be continued")
         return text
 
     @functools.cached_property
@@ -197,7 +188,7 @@ class ChatTemplate:
         except Exception:
             return ""
 
-    def _render(self, messages: Messages, tools: Tools, options: Mapping[str, Any] | None = None) -> str:
+    def _render(self, messages: Messages, tools: Tools, options: Options = None) -> str:
         # Some templates fail where `tools` is None, and others list the tools where it is defined.
         given = {"messages": list(messages), **({"tools": list(tools)} if tools else {})}
         return self._template.render({"add_generation_prompt": True, **(options or {}), **self._constants, **given})

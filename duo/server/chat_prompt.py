@@ -41,31 +41,32 @@ class ChatPrompt:
         template = model.tool_template if tools else model.chat_template
         if tools:
             _check_tools(template, parses=calls is not None)
-        continued = begun(messages) if conversation.continues is not False else None
-        if conversation.continues and continued is None:
-            raise ApiError(400, "continue_final_message: the last message is not one of the assistant")
-        if continued is not None:
-            _check_begun(conversation, continued, template.thought)
-        prompt = template.render(messages, tools, {"add_generation_prompt": conversation.opens, **variables}, continued)
+        field = "" if conversation.continues is False else begun(messages)
+        _check_begun(conversation, field, template.thought)
+        prompt = template.render(messages, tools, {"add_generation_prompt": conversation.opens, **variables}, field)
         check_text(prompt, model, n_ctx)
         thought = template.thought
         thinks = prompt.rstrip().endswith(thought.begin) if thought is not None else None
-        if thinks is not None and continued is not None and messages[-1].get(continued):
-            thinks = True if continued == "reasoning_content" else None  # a begun content has no room for one
-        return cls(prompt, thinks, thought or THOUGHTS[0], calls, continued is not None)
+        if thinks is not None and field and messages[-1].get(field):
+            thinks = True if field == "reasoning_content" else None  # a begun content has no room for one
+        return cls(prompt, thinks, thought or THOUGHTS[0], calls, bool(field))
 
 
 def _check_begun(conversation: Conversation, field: str, thought: Thought | None) -> None:
     """Raise ApiError if the answer that the last message begins in `field` cannot be continued as it is wanted."""
-    content = str(conversation.messages[-1].get("content"))
-    tags = [(thought.begin, thought.end)] if thought is not None else []
-    if any(content.rfind(begin) > content.rfind(end) for begin, end in [*tags, (CALL, END_OF_CALL)]):
-        raise ApiError(400, "the last message ends inside of a thought or a call: send a thought as reasoning_content")
+    last, said = conversation.messages[-1], "the answer that the last message begins"
+    if not field:
+        if conversation.continues:
+            raise ApiError(400, "continue_final_message: the last message is not one of the assistant")
+        return
+    tags = [(CALL, END_OF_CALL), *([(thought.begin, thought.end)] if thought is not None else [])]
+    if any(str(last["content"]).rfind(begin) > str(last["content"]).rfind(end) for begin, end in tags):
+        raise ApiError(400, f"{said} ends inside of a thought or a call: send a thought as reasoning_content")
     if conversation.choice == "required":
-        raise ApiError(400, "an answer that the last message begins cannot have to be a call: send another tool_choice")
+        raise ApiError(400, f"{said} cannot have to be a call: send another tool_choice")
     thinks = conversation.variables.get("enable_thinking") is True and thought is not None
-    if thinks and field == "content" and not conversation.messages[-1].get("reasoning_content"):
-        raise ApiError(400, "an answer that the last message begins has no room for a thought: turn thinking off")
+    if thinks and field == "content" and not last.get("reasoning_content"):
+        raise ApiError(400, f"{said} has no room for a thought: turn thinking off")
 
 
 def _check_tools(template: ChatTemplate, *, parses: bool) -> None:

@@ -69,7 +69,7 @@ class GenerationRequest:
         shows_tags = conversation is not None and conversation.shows_tags
         if is_begun and grammar is not None and (calls is None or options.response_format or options.json_schema):
             raise ApiError(
-                400, "an answer that the last message begins cannot have a grammar or a schema: send one of them"
+                400, "the answer that the last message begins cannot have a grammar or a schema: send one of them"
             )
         if grammar is not None and calls is None:  # such a grammar has no room for a thought
             thinks = None

@@ -139,6 +139,8 @@ def test_thoughts_text_and_calls(
         assert blocks(message) == expected
         assert message.stop_reason == "tool_use"
         assert message.usage.output_tokens > 20
+        assert message.usage.output_tokens_details is not None
+        assert message.usage.output_tokens_details.thinking_tokens == len("Let me see.")
 
 
 def accumulated(events: list[dict[str, Any]]) -> Message:
