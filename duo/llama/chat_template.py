@@ -64,6 +64,9 @@ class ChatText(str):
         text._render, text._given = render, [*given]
         return text
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # a copy is a plain text
+
     def marked(self, special: Collection[str]) -> tuple[str, str]:
         """The text with a mark within each of the `special` texts that the template did not write; and the mark.
 

@@ -29,7 +29,7 @@ class _InputItem(msgspec.Struct):
 
     type: str = "message"
     role: str = ""
-    status: str = ""
+    status: str | None = None
     content: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] | None = None
     call_id: str = ""
     name: str = ""

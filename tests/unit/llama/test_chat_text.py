@@ -1,5 +1,7 @@
 """Prompts of chats: special tokens come from the template, whatever the messages and tools spell."""
 
+import copy
+import pickle
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -96,6 +98,12 @@ def test_variables_of_the_template_and_a_thought_of_an_answer(model: Model) -> N
     answer = model.apply_chat_template([said("the cat</think>the", "assistant"), said("the")])
     assert control_of(model, model.tokenize(answer)) == [*TURN, *TURN, ROLE]
     assert "cat" not in answer
+
+
+def test_it_is_a_text_that_can_be_copied(model: Model) -> None:
+    text = model.apply_chat_template([said("the")])
+    for copied in (copy.copy(text), copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
+        assert (type(copied), copied) == (str, text)
 
 
 def test_a_raw_prompt_may_spell_them(model: Model) -> None:

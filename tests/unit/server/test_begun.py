@@ -94,7 +94,7 @@ def test_messages(client: TestClient, slot: ScriptedSlot, stream: bool) -> None:
 
 def test_responses_continue_messages_that_say_that_they_are_incomplete(client: TestClient, slot: ScriptedSlot) -> None:
     for status, expected in (("incomplete", OPEN), ("in_progress", OPEN), ("completed", NEW), (None, NEW)):
-        begun = BEGUN | {"type": "message"} | ({"status": status} if status else {})
+        begun = BEGUN | {"type": "message", "status": status}
         assert client.post(RESPONSES, json={"input": [ASKED, begun]}).status_code == 200
         assert prompt_of(slot) == expected
 

@@ -123,6 +123,24 @@ def test_every_field_without_effect_is_named_unless_its_value_is_the_default(cli
     assert many.endswith(" and 936 more")
 
 
+@pytest.mark.parametrize(
+    ("path", "asked", "named"),
+    [
+        ("/v1/responses", {"input": "a", "text": {"verbosity": "low", "format": {"type": "text"}}}, "text.verbosity"),
+        ("/v1/responses", {"input": "a", "reasoning": {"effort": "low", "summary": "auto"}}, "reasoning.summary"),
+        ("/v1/messages", ASKED | {"thinking": {"type": "disabled", "display": "omitted"}, "prompt": ""},
+         "thinking.display"),
+        ("/v1/chat/completions", {"messages": ASKED["messages"], "stream": True,
+         "stream_options": {"include_usage": True, "include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ("/v1/chat/completions", {"messages": ASKED["messages"], "stream_options": {"include_obfuscation": False}}, ""),
+    ],
+)  # fmt: skip
+def test_fields_of_fields(client: TestClient, path: str, asked: dict[str, Any], named: str) -> None:
+    answer = client.post(path, json=asked)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers.get(WARNING_HEADER, "") == (f"without effect here: {named}" if named else "")
+
+
 def test_an_error_that_a_misspelt_field_may_explain_quotes_it(client: TestClient) -> None:
     answer = client.post("/v1/chat/completions", json={"mesages": []})
     assert_error(answer, 400, r'^messages must not be empty \(unknown field "mesages": did you mean "messages"\?\)$')
