@@ -16,7 +16,7 @@ from duo.engine.slot import Slot
 from duo.engine.statistics import StepRecord
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
 from duo.link.remote_drafts import RemoteDrafts
-from duo.llama.chat_template import ChatTemplate, Messages, Tools
+from duo.llama.chat_template import ChatTemplate, Messages, Tools, begun
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step, TokenLogprobs, common_prefix
@@ -65,7 +65,7 @@ class ScriptedModel:
         return b"".join(map(self.piece, tokens))
 
     def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
-        return self.chat_template.render(messages, tools)
+        return self.chat_template.render(messages, tools, None, begun(messages))
 
 
 class ScriptedSlot:
@@ -140,7 +140,7 @@ class ScriptedSlot:
             elif self._is_cancelled(request, n):
                 break
             else:
-                n_room = self.n_ctx + 1 - len(prompt) - len(written)
+                n_room = self.n_ctx - len(prompt) - len(written)
                 pieces = self._step(request, ending, tokens[:n_room])
                 written += tokens[:n_room]
                 metrics.stop = ending.reason or (INTERRUPTED if n_room > len(tokens) else CONTEXT_FULL)

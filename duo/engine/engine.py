@@ -92,7 +92,10 @@ class Engine:
         return self.stream(prompt, **options).completion()
 
     def stream_chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Stream:
-        """Generate the answer to `messages` (`role`, `content`; a string is one of the user's): see stream()."""
+        """Generate the answer to `messages` (`role`, `content`; a string is one of the user's): see stream().
+
+        If the last message is the assistant's, it begins the answer, and what follows it is generated.
+        """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         return self.stream(self.apply_chat_template(messages), **options)
@@ -138,6 +141,8 @@ class Engine:
     def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
         """The prompt for `messages`, up to the start of the assistant's answer. Raises PromptError if this fails.
 
+        A last message of the assistant is the beginning of the answer, and stays open. As long as nothing changes the
+        prompt, texts in it that spell special tokens are tokenised as texts, unless the template wrote them.
         `messages` and `tools` are OpenAI's, except that contents are texts, and the arguments of calls objects.
         """
         return self.slot.target.apply_chat_template([dict(message) for message in messages], tools)

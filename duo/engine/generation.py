@@ -186,9 +186,9 @@ class Generation:
     def _room(self, n_fresh: int) -> int:
         """Maximum tokens that the next step may add, after decoding `n_fresh` that are not in the cache."""
         target, n_text = self.target, self._ending.n_room
-        n_context = target.n_ctx - target.n_past - n_fresh + 1
+        n_context = target.n_ctx - target.n_past - n_fresh  # for the last token, too, which is not decoded
         if n_context <= 0 or n_text == 0:
-            self._ending.reason = CONTEXT_FULL if n_context <= 0 else LIMIT
+            self._ending.reason = LIMIT if n_text == 0 else CONTEXT_FULL
             return 0
         n_room = min(n_context, target.n_batch - n_fresh + 1, n_text or target.n_batch)
         return n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)

@@ -3,8 +3,10 @@
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from jinja2.ext import loopcontrols
@@ -47,6 +49,66 @@ _MARK = re.compile(r"({%[-+]?\s*)(end)?generation(\s*[-+]?%})")
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
+Options = Mapping[str, Any] | None
+
+
+class ChatText(str):
+    """The prompt of a chat: a text that knows what in it is the template's, and what is written in the messages."""
+
+    _render: Callable[..., str]
+    _given: list[Any]
+
+    def __new__(cls, render: Callable[..., str], *given: Any) -> "ChatText":
+        """`given`: the messages, the tools and the options. Raises what `render` raises."""
+        text = super().__new__(cls, render(*given))
+        text._render, text._given = render, [*given]
+        return text
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # a copy is a plain text
+
+    def marked(self, special: Collection[str]) -> tuple[str, str]:
+        """The text with a mark within each of the `special` texts that the template did not write; and the mark.
+
+        Both are empty if there are none. Raises PromptError if the template refuses the marks.
+        """
+        mark, n_marks = _new_mark(), 0
+
+        def change(value: Any, special: Collection[str]) -> Any:
+            nonlocal n_marks
+            if isinstance(value, str):
+                for text in filter(value.__contains__, special):
+                    n_marks += 1
+                    value = value.replace(text, text[:1] + mark + text[1:])
+            elif isinstance(value, Mapping):
+                own = _TAGS if value.get("role") == "assistant" else ()  # what a model writes itself
+                special = [text for text in special if text not in own]
+                return {change(name, special): change(one, special) for name, one in value.items()}
+            elif isinstance(value, list | tuple):
+                return [change(one, special) for one in value]
+            return value
+
+        changed = change(self._given, special)
+        return (self._render(*changed), mark) if n_marks else ("", "")
+
+
+def _new_mark() -> str:
+    """What no text has. Digits: JSON, capitals and the like leave them as they are."""
+    return str(secrets.randbits(64) + 2**64)
+
+
+def begun(messages: Messages) -> str:
+    """The field of the last message that begins the answer, a thought or the content; empty: the answer is a new one.
+
+    Raises PromptError if that message has calls, which are no beginning.
+    """
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant":
+        return ""
+    if last.get("tool_calls"):
+        raise PromptError("the last message has calls of tools, and cannot be continued: send their results")
+    return "reasoning_content" if last.get("reasoning_content") and not last.get("content") else "content"
+
 
 # A conversation with a call and its result, to see what a template does with them. No template contains these names.
 _TOOL, _ARGUMENT, _VALUE, _ID = "zqtool", "zqargument", "zqvalue", "zq0000001"
@@ -67,7 +129,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, name: str = "", bos: str = "", eos: str = "") -> None:
         """`bos`, `eos`: the spelling of the tokens; `name`: of the model, for messages. Raises PromptError."""
         self._name = name
-        self._constants = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+        self._constants = {"bos_token": bos, "eos_token": eos}
         # What is around the model's thoughts; None: it is not known to think.
         self.thought = next((thought for thought in THOUGHTS if thought.begin in source), None)
         source = _MARK.sub(lambda found: found[1] + ("endif" if found[2] else "if true") + found[3], source)
@@ -76,17 +138,31 @@ class ChatTemplate:
         except Exception as error:
             raise self._failure(error) from error
 
-    def render(self, messages: Messages, tools: Tools = (), options: Mapping[str, Any] | None = None) -> str:
+    def render(self, messages: Messages, tools: Tools = (), options: Options = None, field: str = "") -> ChatText:
         """The prompt for `messages`, up to the beginning of the assistant's answer.
 
         messages: OpenAI's, with texts as contents and objects as the arguments of calls. tools: OpenAI's.
         options: further variables of the template, such as `enable_thinking`.
-        Raises PromptError if the template fails, or refuses the messages.
+        field: of the last message, at whose end the prompt ends; empty: it ends where an answer begins. See begun().
+        Raises PromptError if the template fails, refuses the messages, or does not show what is to be continued.
         """
+        render = partial(self._open, field) if field else self._checked
+        return ChatText(render, messages if self._takes_objects else _with_texts(messages), tools, options)
+
+    def _checked(self, *given: Any) -> str:
         try:
-            return self._render(messages if self._takes_objects else _with_texts(messages), tools, options)
+            return self._render(*given)
         except Exception as error:  # a template is a program: it may raise anything
             raise self._failure(error) from error
+
+    def _open(self, field: str, messages: Messages, tools: Tools, options: Options) -> str:
+        (*before, last), mark = messages, _new_mark()
+        last = {**last, field: last.get(field, "") + mark}
+        text = self._checked([*before, last], tools, {**(options or {}), "add_generation_prompt": False})
+        text, found, _ = text.rpartition(mark)
+        if not found:
+            raise PromptError(f"{self._name}: the chat template leaves out the {field} that is to be continued")
+        return text
 
     @functools.cached_property
     def supports_tools(self) -> bool:
@@ -115,10 +191,10 @@ class ChatTemplate:
         except Exception:
             return ""
 
-    def _render(self, messages: Messages, tools: Tools, options: Mapping[str, Any] | None = None) -> str:
+    def _render(self, messages: Messages, tools: Tools, options: Options = None) -> str:
         # Some templates fail where `tools` is None, and others list the tools where it is defined.
         given = {"messages": list(messages), **({"tools": list(tools)} if tools else {})}
-        return self._template.render({**(options or {}), **self._constants, **given})
+        return self._template.render({"add_generation_prompt": True, **(options or {}), **self._constants, **given})
 
     def _failure(self, error: Exception) -> PromptError:
         return PromptError(f"{self._name}: the chat template failed: {error}")

@@ -2,16 +2,18 @@
 
 import ctypes
 import functools
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from itertools import groupby
 from typing import Any
 
 import llama_cpp
 
 from duo.errors import PromptError
-from duo.llama.chat_template import TAGS, ChatTemplate, Messages, Tools
+from duo.llama.chat_template import TAGS, ChatTemplate, ChatText, Messages, Tools, begun
 from duo.llama.gguf_head import Head
 from duo.llama.handle import Handle
 
@@ -24,6 +26,9 @@ _PAGE = 65_536  # a multiple of every system's
 _SPECIAL = (
     llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 )
+# What is none where special tokens are not parsed: user-defined tokens are tokens everywhere.
+_CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+_LSTRIP, _RSTRIP = llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP, llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP
 
 _stack_size = threading.Lock()  # a setting of the process
 
@@ -93,20 +98,53 @@ class Vocabulary(Handle):
     def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = True) -> list[int]:
         """Tokens of `text`, after BOS if the vocabulary adds it and `text` does not begin with it. Raises PromptError.
 
-        parse_special: whether the spelling of a special token becomes that token.
+        parse_special: whether the spelling of a special token becomes that token; in a ChatText, only the template's.
         """
         try:
-            data, head = text.encode(), text[:_HEAD].encode()
+            text.encode()
         except UnicodeEncodeError as error:
             raise PromptError(f"the prompt is not text: {error}") from None
         if len(self._spellable(f" {text}")) <= len(text):
             raise PromptError(f"{self.path.name} has no tokens for some characters of the prompt")
+        tokens = self._begin(text, add_bos=add_bos, special=parse_special)
+        if parse_special and isinstance(text, ChatText):
+            control = self._control(tokens)
+            marked, mark = text.marked(control)
+            return self._tokenize_marked(marked, mark, control, add_bos=add_bos) if mark else tokens
+        return tokens
+
+    def _begin(self, text: str, *, add_bos: bool, special: bool) -> list[int]:
+        """Tokens of a text or, without BOS, of a part of one."""
         if add_bos := add_bos and self.adds_bos:
-            add_bos = self._tokenize(head, special=parse_special)[:1] != [self.bos]
+            add_bos = self._tokenize(text[:_HEAD].encode(), special=special)[:1] != [self.bos]
         # Not [bos, *tokens]: some vocabularies put a space in front of the first word.
-        tokens = self._tokenize(data, add_bos=add_bos, special=parse_special)
+        tokens = self._tokenize(text.encode(), add_bos=add_bos, special=special)
         if add_bos and self.adds_eos and tokens[-1:] == [self.eos]:
             tokens.pop()
+        return tokens
+
+    def _control(self, tokens: Sequence[int]) -> dict[str, int]:
+        """The spellings of the control tokens among `tokens`, and llama.cpp's attributes of each."""
+        with self.use():
+            attributes = {token: llama_cpp.llama_vocab_get_attr(self.vocabulary, token) for token in set(tokens)}
+            return {
+                llama_cpp.llama_vocab_get_text(self.vocabulary, token).decode("utf-8", "replace"): of
+                for token, of in attributes.items()
+                if of & _CONTROL
+            }
+
+    def _tokenize_marked(self, text: str, mark: str, control: Mapping[str, int], *, add_bos: bool) -> list[int]:
+        """Tokens of `text`. Between its `control` tokens, a part that has the mark has none, whatever it spells."""
+
+        def pattern(spelling: str) -> str:  # with the space that llama.cpp leaves out at the token
+            left, right = (r"\s*" if control[spelling] & side else "" for side in (_LSTRIP, _RSTRIP))
+            return left + re.escape(spelling) + right
+
+        patterns = map(pattern, sorted(control, key=len, reverse=True))
+        parts, tokens = re.split(f"({'|'.join(patterns)})", text, flags=re.ASCII), list[int]()
+        for is_marked, same in groupby(parts, lambda part: mark in part):
+            part = "".join(same).replace(mark, "")
+            tokens += self._begin(part, add_bos=add_bos and not tokens, special=not is_marked)
         return tokens
 
     def _tokenize(self, data: bytes, *, add_bos: bool = False, special: bool = False) -> list[int]:
@@ -207,9 +245,9 @@ class Vocabulary(Handle):
         key = "tokenizer.chat_template.tool_use"
         return self._template(key) if self.head.text(key) else self.chat_template
 
-    def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
-        """The prompt for `messages`, up to the beginning of the assistant's answer. Raises PromptError."""
-        return (self.tool_template if tools else self.chat_template).render(messages, tools)
+    def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> ChatText:
+        """The prompt for `messages`, up to the assistant's answer, or the end of what begins it. Raises PromptError."""
+        return (self.tool_template if tools else self.chat_template).render(messages, tools, None, begun(messages))
 
     def _template(self, key: str) -> ChatTemplate:
         source = self.head.text(key)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from duo.config import MAX_CANDIDATES, MAX_LOGPROBS
+from duo.server.api_error import ApiError
 from duo.server.content import texts_of, without_billing
 from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
 from duo.server.schemas import FormFields, ToolSchema
@@ -150,6 +151,8 @@ class ChatBody(TextBody):
     chat_template_kwargs: Json | None = None
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     reasoning_effort: str | None = None
+    continue_final_message: bool | Literal["content", "reasoning_content"] | None = None  # vLLM's, llama-server's
+    add_generation_prompt: bool | None = None
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
 
@@ -163,6 +166,11 @@ class ChatBody(TextBody):
         check_arguments(len(bytes(call.function.arguments)) for call in calls)
         choice, tools = self.tool_choice or "auto", self.tools or ()
         is_named = isinstance(choice, Tool)
+        continues = self.continue_final_message
+        if continues and self.add_generation_prompt:
+            raise ApiError(400, "continue_final_message and add_generation_prompt exclude each other: send one")
+        if continues is None and self.add_generation_prompt:
+            continues = False
         found = Conversation(
             [],
             [tool.whole() for tool in tools],
@@ -171,6 +179,8 @@ class ChatBody(TextBody):
             self.parallel_tool_calls is not False and not is_named,
             effort_variables(self.reasoning_effort) | (self.chat_template_kwargs or {}),
             self.reasoning_format == "none",
+            None if continues is None else bool(continues),
+            self.add_generation_prompt is not False,
         )
         found.messages.extend(message.plain(found.sender(message.role)) for message in self.messages)
         return found

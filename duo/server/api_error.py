@@ -15,6 +15,7 @@ from duo.link.guard import error_body
 
 STOPPING = "the server is stopping"
 WARNING = "duo.warning"  # in the scope of a request: what to tell the client besides the response
+NO_EFFECT = "duo.no_effect"  # in the scope: further such words, which explain no error
 ERROR_BODY = "duo.error_body"  # in the scope: what makes the body of an error, if it is not OpenAI's
 WARNING_HEADER = "X-Duo-Warning"
 _MAX_MESSAGE = 500

@@ -117,7 +117,9 @@ class ChatFormatter(Formatter):
 
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text = self.counts
-        return {
+        thinks = self.wanted.format.thinks is not None
+        details: Json = {"completion_tokens_details": {"reasoning_tokens": self.n_reasoning}} if thinks else {}
+        return details | {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_text,
             "total_tokens": n_prompt + n_text,

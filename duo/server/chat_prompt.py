@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from duo.engine.engine import Engine
-from duo.llama.chat_template import CALL, END_OF_CALL, RESERVED, THOUGHTS, ChatTemplate, Thought
+from duo.llama.chat_template import CALL, END_OF_CALL, RESERVED, THOUGHTS, ChatTemplate, Thought, begun
 from duo.llama.grammar import pattern, schemas_grammar, until
 from duo.server.api_error import ApiError
 from duo.server.conversation import Conversation, Function
@@ -23,6 +23,7 @@ class ChatPrompt:
     thinks: bool | None
     thought: Thought
     calls: "Calls | None"  # None: the answer has none
+    is_begun: bool = False  # whether its last message is the beginning of the answer
 
     @classmethod
     def of(cls, conversation: Conversation, engine: Engine) -> "ChatPrompt":
@@ -40,11 +41,32 @@ class ChatPrompt:
         template = model.tool_template if tools else model.chat_template
         if tools:
             _check_tools(template, parses=calls is not None)
-        prompt = template.render(messages, tools, variables)
+        field = "" if conversation.continues is False else begun(messages)
+        _check_begun(conversation, field, template.thought)
+        prompt = template.render(messages, tools, {"add_generation_prompt": conversation.opens, **variables}, field)
         check_text(prompt, model, n_ctx)
         thought = template.thought
         thinks = prompt.rstrip().endswith(thought.begin) if thought is not None else None
-        return cls(prompt, thinks, thought or THOUGHTS[0], calls)
+        if thinks is not None and field and messages[-1].get(field):
+            thinks = True if field == "reasoning_content" else None  # a begun content has no room for one
+        return cls(prompt, thinks, thought or THOUGHTS[0], calls, bool(field))
+
+
+def _check_begun(conversation: Conversation, field: str, thought: Thought | None) -> None:
+    """Raise ApiError if the answer that the last message begins in `field` cannot be continued as it is wanted."""
+    last, said = conversation.messages[-1], "the answer that the last message begins"
+    if not field:
+        if conversation.continues:
+            raise ApiError(400, "continue_final_message: the last message is not one of the assistant")
+        return
+    tags = [(CALL, END_OF_CALL), *([(thought.begin, thought.end)] if thought is not None else [])]
+    if any(str(last["content"]).rfind(begin) > str(last["content"]).rfind(end) for begin, end in tags):
+        raise ApiError(400, f"{said} ends inside of a thought or a call: send a thought as reasoning_content")
+    if conversation.choice == "required":
+        raise ApiError(400, f"{said} cannot have to be a call: send another tool_choice")
+    thinks = conversation.variables.get("enable_thinking") is True and thought is not None
+    if thinks and field == "content" and not last.get("reasoning_content"):
+        raise ApiError(400, f"{said} has no room for a thought: turn thinking off")
 
 
 def _check_tools(template: ChatTemplate, *, parses: bool) -> None:

@@ -48,6 +48,8 @@ class Conversation:
     is_parallel: bool = True  # whether several may be called at once
     variables: Json = field(default_factory=dict)  # of the template
     shows_tags: bool = False  # whether thoughts are part of the content
+    continues: bool | None = None  # whether the answer continues the last message; None: if it is the assistant's
+    opens: bool = True  # whether the template begins a new answer
     ignored: list[str] = field(default_factory=list)  # what was asked for and is not supported
     _n_joined: int = 0
 

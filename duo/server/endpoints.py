@@ -22,7 +22,7 @@ from duo.engine.slot import Slot
 from duo.link.messages import ROUTE
 from duo.llama.model import Model
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, SlotBody, TokenizeBody
-from duo.server.api_error import ERROR_BODY, WARNING, WARNING_HEADER, ApiError, json_response
+from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response
 from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
 from duo.server.formatter import Formatter
@@ -206,7 +206,7 @@ class Endpoints:
             notes.append(f"unknown model {str(model)[:100]!a}: {self._service.model_name!a} answers")
         request.scope[WARNING] = "; ".join(filter(None, notes))
         response = await self._service.respond(request, made) if isinstance(made, GenerationRequest) else made
-        if warning := request.scope[WARNING]:
+        if warning := "; ".join(filter(None, (request.scope[WARNING], request.scope.get(NO_EFFECT)))):
             response.headers[WARNING_HEADER] = warning
         return response
 
@@ -232,7 +232,7 @@ def count_tokens(body: MessagesBody, engine: Engine) -> Response:
 
 def apply_template(body: ChatBody, engine: Engine) -> Response:
     """POST /apply-template."""
-    return json_response({"prompt": ChatPrompt.of(body.conversation(), engine).text})
+    return json_response({"prompt": str(ChatPrompt.of(body.conversation(), engine).text)})
 
 
 def _piece(token: int, model: Model) -> str | list[int]:

@@ -1,5 +1,6 @@
 """Formatter: a text as the JSON of an API, whole or as the events of a stream."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from duo.engine.request import AS_USUAL, TextRequest
@@ -22,6 +23,9 @@ class Formatter:
     def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
         self.wanted, self.text, self.model, self.model_name = wanted, text, model, model_name
         self.parser = AnswerParser(wanted.format)
+        self._starts: list[int] = []  # of each token of an answer that may have a thought: the characters before it
+        self._n_characters = 0
+        self._thought = (0, 0)  # its first character, and the one after its last
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
@@ -33,11 +37,12 @@ class Formatter:
 
     def push(self, step: Step) -> Iterable[Event]:
         """What the next step adds."""
-        return self.add(self.parser.push(step.text))
+        self._count(step)
+        return self.add(self._seen(self.parser.push(step.text)))
 
     def end(self) -> Iterator[Event]:
         """What ends the text."""
-        yield from self.add(self.parser.end())
+        yield from self.add(self._seen(self.parser.end()))
 
     def fail(self, error: ApiError) -> Iterable[Event]:
         """What ends it instead if the generation fails."""
@@ -50,13 +55,33 @@ class Formatter:
     def parts(self, steps: Sequence[Step]) -> list[Part]:
         """All parts of a whole answer, neighbours of a kind joined."""
         found: list[Part] = []
-        for part in [*self.parser.push("".join(step.text for step in steps)), *self.parser.end()]:
+        for step in steps:
+            self._count(step)
+        for part in self._seen([*self.parser.push("".join(step.text for step in steps)), *self.parser.end()]):
             before = found[-1] if found else None
             if before is not None and part.call is before.call is None and part.is_reasoning == before.is_reasoning:
                 found[-1] = before._replace(text=before.text + part.text)
             else:
                 found.append(part)
         return found
+
+    def _count(self, step: Step) -> None:
+        for piece in step.pieces if self.wanted.format.thinks is not None else ():
+            self._starts.append(self._n_characters)
+            self._n_characters += len(piece.decode("utf-8", "replace"))
+
+    def _seen(self, parts: list[Part]) -> list[Part]:
+        for part in parts:
+            if part.is_reasoning:
+                first = self._thought[0] if self._thought[1] else part.start
+                self._thought = first, part.start + len(part.text)
+        return parts
+
+    @property
+    def n_reasoning(self) -> int:
+        """Tokens whose text begins in the thought, without its tags."""
+        first, end = self._thought
+        return bisect_left(self._starts, end) - bisect_left(self._starts, first)
 
     @property
     def is_cut(self) -> bool:

@@ -56,16 +56,21 @@ class GenerationRequest:
     @classmethod
     def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
         """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
-        calls, thinks, thought = None, None, THOUGHTS[0]
+        calls, thinks, thought, is_begun = None, None, THOUGHTS[0], False
         conversation, options = body.conversation(), body.options()
         if isinstance(body, CompletionBody):
             prompt = _prompt_tokens(body.prompt, engine)
         elif conversation is not None:
             chat = ChatPrompt.of(conversation, engine)
             prompt, calls, thinks, thought = engine.tokenize(chat.text), chat.calls, chat.thinks, chat.thought
+            is_begun = chat.is_begun
         _check(options, prompt, engine.slot)
         grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
         shows_tags = conversation is not None and conversation.shows_tags
+        if is_begun and grammar is not None and (calls is None or options.response_format or options.json_schema):
+            raise ApiError(
+                400, "the answer that the last message begins cannot have a grammar or a schema: send one of them"
+            )
         if grammar is not None and calls is None:  # such a grammar has no room for a thought
             thinks = None
         seed = (-1 if random_seed else defaults.sampling.seed) if options.seed is None else options.seed
@@ -119,8 +124,9 @@ def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
             raise ApiError(400, f"{name} is not supported{instead}")
     if body.id_slot is not None and not -1 <= body.id_slot < slot.config.n_slots:
         raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
-    if len(prompt) > slot.n_ctx:
-        raise too_long(len(prompt), slot.n_ctx)
+    wants_text = 0 not in (body.max_tokens, body.max_completion_tokens, body.n_predict)
+    if len(prompt) + wants_text > slot.n_ctx:
+        raise too_long(len(prompt), slot.n_ctx, n_text=int(wants_text))
 
 
 def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json:

@@ -82,7 +82,6 @@ class MessagesBody(SharedFields):
     tool_choice: _ToolChoice | None = None
     stop_sequences: Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     thinking: _Thinking | None = None
-    metadata: Json | None = None
 
     def options(self) -> TextBody:
         """How the text is written."""
@@ -237,4 +236,6 @@ class MessagesFormatter(Formatter):
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text = self.counts
         cached: dict[str, Any] = {"cache_read_input_tokens": n_cached, "cache_creation_input_tokens": 0}
+        thinks = self.wanted.format.thinks is not None
+        cached |= {"output_tokens_details": {"thinking_tokens": self.n_reasoning}} if thinks else {}
         return {"input_tokens": n_prompt - n_cached, "output_tokens": n_text, **cached}

@@ -1,10 +1,11 @@
 """Receives the body of a request and parses it, within limits, and tells the client about misspelt names of fields."""
 
 import difflib
+import functools
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TypeVar, get_args
 
 import anyio
 import msgspec
@@ -14,7 +15,7 @@ from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.llama.model import Model
 from duo.server.api import SharedFields, TextBody
-from duo.server.api_error import WARNING, ApiError
+from duo.server.api_error import NO_EFFECT, WARNING, ApiError
 from duo.server.conversation import MAX_OPTIONS
 
 log = logging.getLogger("duo.server")
@@ -40,6 +41,27 @@ _OTHERS = {
 }  # fmt: skip
 _SYNONYMS = {"max_length": "max_tokens", "stop_sequences": "stop", "temp": "temperature"}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{1,39}")  # can be sent in a header
+# With these values, fields that have no effect ask for nothing: defaults of llama-server, vLLM, OpenAI and Anthropic.
+# So do those that are false, 0 or empty.
+_DEFAULTS: dict[str, Sequence[object]] = {
+    "dry_base": [1.75], "dry_allowed_length": [2], "dry_penalty_last_n": [-1, 64], "mirostat_tau": [5],
+    "mirostat_eta": [0.1], "xtc_threshold": [0.1], "dynatemp_exponent": [1], "top_n_sigma": [-1],
+    "adaptive_target": [-1], "adaptive_decay": [0.9], "dry_sequence_breakers": [["\n", ":", '"', "*"]],
+    "t_max_predict_ms": [-1], "t_max_prompt_ms": [-1], "n_cmpl": [1], "n": [1], "best_of": [1], "length_penalty": [1],
+    "tfs_z": [1], "skip_special_tokens": [True], "spaces_between_special_tokens": [True], "include_reasoning": [True],
+    "add_special_tokens": [True], "parse_tool_calls": [True], "reasoning_budget_tokens": [-1], "verbosity": ["medium"],
+    "service_tier": ["auto", "default"], "modalities": [["text"]], "function_call": ["auto", "none"],
+    "truncation": ["disabled"],
+}  # fmt: skip
+_MAX_DEFAULT = 64  # bytes
+_OBJECTS = (
+    "reasoning",
+    "stream_options",
+    "text",
+    "thinking",
+)  # fields with fields of their own, of which some do nothing
+_STRUCT = type(msgspec.Struct)
+_MAX_NAMED = 64  # fields that have no effect
 _MAX_COMPARED = 32  # unknown fields of one request
 _SIMILAR = 0.8  # difflib's ratio
 
@@ -82,8 +104,11 @@ class RequestWork:
                 known = kind.__struct_encode_fields__
                 hints = misspelt(fields, known)
                 if issubclass(kind, SharedFields):
-                    others = (name for name in TextBody.__struct_encode_fields__ if name in fields.keys() - {*known})
+                    others = [name for name in TextBody.__struct_encode_fields__ if name in fields.keys() - {*known}]
+                    others = [name for name in others if name != "stream_options" and _asks(name, fields[name])]
                     hints += [f'unknown field "{name}": it is not one of this API' for name in others]
+                    told = {*known, *TextBody.__struct_encode_fields__, *(hint.split('"')[1] for hint in hints)}
+                    request.scope[NO_EFFECT] = _without_effect(fields | _members(fields, kind), told)
                 self._log(hints)
                 request.scope[WARNING] = "; ".join(hints[:3])
                 is_slow = is_large or any(bytes(fields.get(name, b"null")) != b"null" for name in _SLOW_FIELDS)
@@ -111,6 +136,36 @@ def misspelt(names: Iterable[str], known: Sequence[str]) -> list[str]:
     ]
 
 
+def _asks(name: str, value: msgspec.Raw) -> bool:
+    """Whether a field asks for anything: its value is not empty, nor its default."""
+    found = msgspec.json.decode(value) if len(bytes(value)) <= _MAX_DEFAULT else value
+    defaults = _DEFAULTS.get(name, ())
+    return found not in defaults and (bool(found) or (found is False and True in defaults))
+
+
+@functools.cache
+def _objects(kind: type[msgspec.Struct]) -> dict[str, Sequence[str]]:
+    """The fields of `kind` that have fields of their own, and the names of these."""
+    types = {field.name: get_args(field.type)[:1] for field in msgspec.structs.fields(kind) if field.name in _OBJECTS}
+    return {name: one.__struct_encode_fields__ for name, of in types.items() for one in of if isinstance(one, _STRUCT)}
+
+
+def _members(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct]) -> dict[str, msgspec.Raw]:
+    """What such fields have besides what is known, by its path."""
+    given = {name: fields[name] for name in _objects(kind) if bytes(fields.get(name, b""))[:1] == b"{"}
+    decoded = {name: msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) for name, raw in given.items()}
+    return {f"{of}.{name}": decoded[of][name] for of in decoded for name in decoded[of].keys() - _objects(kind)[of]}
+
+
+def _without_effect(fields: Mapping[str, msgspec.Raw], told: Container[str]) -> str:
+    """What to tell about fields that ask for something and change nothing, but for those that are `told`."""
+    found = [
+        name for name, value in fields.items() if name not in told and _NAME.fullmatch(name) and _asks(name, value)
+    ]
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return f"without effect here: {', '.join(found[:_MAX_NAMED])}{more}" if found else ""
+
+
 # The fields of requests that may be large, not decoded.
 _NAMES = ("messages", "prompt", "content", "tokens", "input")
 _LARGE_FIELDS = msgspec.defstruct("_LargeFields", [(name, msgspec.Raw, msgspec.Raw()) for name in _NAMES])
@@ -124,9 +179,9 @@ def _check_size(body: bytearray) -> None:
         raise ApiError(413, f"a request may have at most {MAX_OPTIONS} bytes besides its text")
 
 
-def too_long(n_tokens: int, n_ctx: int, about: str = "") -> ApiError:
-    """The error for a prompt that does not fit, in the words that clients know: they shorten the chat."""
-    message = f"prompt is too long: {about}{n_tokens} tokens > {n_ctx} maximum."
+def too_long(n_tokens: int, n_ctx: int, about: str = "", n_text: int = 0) -> ApiError:
+    """The error for a prompt that does not fit beside `n_text` tokens, in words by which clients know it."""
+    message = f"prompt is too long: {about}{n_tokens} tokens > {n_ctx - n_text} maximum."
     return ApiError(400, f"{message} This model's maximum context length is {n_ctx} tokens", "context_length_exceeded")
 
 

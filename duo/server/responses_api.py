@@ -19,6 +19,7 @@ from duo.server.schemas import ToolSchema
 from duo.spec.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
+_UNFINISHED = ("in_progress", "incomplete")
 
 
 class _Text(msgspec.Struct):
@@ -31,6 +32,7 @@ class _InputItem(msgspec.Struct):
 
     type: str = "message"
     role: str = ""
+    status: str | None = None
     content: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] | None = None
     call_id: str = ""
     name: str = ""
@@ -60,7 +62,6 @@ class ResponsesBody(SharedFields):
     max_output_tokens: int | None = None
     include: list[str] | None = None
     top_logprobs: LogprobCount | None = None
-    store: bool | None = None
     background: bool | None = None
     metadata: Json | None = None
     previous_response_id: str | None = None
@@ -93,6 +94,8 @@ class ResponsesBody(SharedFields):
                 continue
             _add(found, item, thoughts)
             thoughts = ""
+        # Here, a message is a whole one unless it says otherwise.
+        found.continues = bool(items) and items[-1].role == "assistant" and items[-1].status in _UNFINISHED
         tools = self.tools or ()
         own = [tool for tool in tools if tool.type == "function"]
         found.functions = functions_of((tool.name, tool.description, tool.given(tool.name)) for tool in own)
@@ -264,7 +267,7 @@ class ResponsesFormatter(Formatter):
             "input_tokens": n_prompt,
             "input_tokens_details": {"cached_tokens": n_cached, "cache_write_tokens": 0},
             "output_tokens": n_text,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self.n_reasoning},
             "total_tokens": n_prompt + n_text,
         }
         sampling, choice = self.wanted.config.sampling, body.tool_choice

@@ -1,12 +1,17 @@
 """The chat templates of about seventy real models, which llama.cpp has as files, with conversations and tools."""
 
 import json
+import random
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from duo.config import ModelConfig
 from duo.errors import PromptError
 from duo.llama.chat_template import ChatTemplate
+from duo.llama.model import Model
 from tests import vocabularies
 
 # What a template refuses itself, and what it needs besides messages and tools.
@@ -77,6 +82,18 @@ def test_conversations_with_tools(sources: dict[str, str]) -> None:
         assert "{'place': 'zq" not in prompt, f"{name}: the arguments are as Python writes them"
 
 
+def test_an_answer_that_is_begun_stays_open(sources: dict[str, str]) -> None:
+    for name, source in sources.items():
+        template = ChatTemplate(source, name=name, bos="<s>", eos="</s>")
+        for content in ("zq begun", " zq begun "):
+            messages = [USER, ANSWER, AGAIN, {"role": "assistant", "content": content}]
+            options = NEEDED.get(name)
+            prompt = template.render(messages, (), options, "content")
+            assert prompt.endswith(content.lstrip()), name
+            assert prompt.startswith(template.render(messages[:1], (), options).partition(USER["content"])[0]), name
+            assert template.render(messages, (), options).startswith(prompt.rstrip()), name
+
+
 def test_what_templates_show(sources: dict[str, str]) -> None:
     templates = {name: ChatTemplate(source) for name, source in sources.items()}
     assert {name for name, one in templates.items() if not one.supports_tools} == WITHOUT_TOOLS
@@ -94,3 +111,43 @@ def test_thoughts(sources: dict[str, str]) -> None:
     assert qwen3.render([USER], options={"enable_thinking": False}).endswith("<think>\n\n</think>\n\n")
     assert ChatTemplate(sources["deepseek-ai-DeepSeek-R1-Distill-Llama-8B"]).render([USER]).endswith("<think>\n")
     assert ChatTemplate(sources["Qwen-Qwen2.5-7B-Instruct"]).thought is None
+
+
+# Of SentencePiece, with and without spaces left out at special tokens, and of BPE.
+VOCABULARIES = ("llama-spm", "phi-3", "llama-bpe", "qwen2", "deepseek-llm", "command-r", "gemma-4")
+N_MESSAGES = 500
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_tokens_of_messages_that_spell_no_special_token(
+    pytestconfig: pytest.Config, sources: dict[str, str], name: str
+) -> None:
+    """They are those of the prompt as a plain text, also where the parts of it are tokenised one by one."""
+    folder = vocabularies.fetch(pytestconfig)
+    n_prompts = n_marked = 0
+    with closing(Model(ModelConfig(folder / f"ggml-vocab-{name}.gguf"), vocabulary_only=True)) as model:
+        bos = model.spelling([model.bos]).decode() if model.bos >= 0 else ""
+        for title, source in sources.items():
+            template = ChatTemplate(source, name=title, bos=bos)
+            for messages in conversations(vocabularies.texts(folder)):
+                options = NEEDED.get(title, {})
+                text = template.render(messages[title in REFUSED and title not in NEEDED :], (), options)
+                tokens = model.tokenize(text)
+                assert tokens == model.tokenize(str(text)), (title, messages)
+                n_prompts += 1
+                control = model._control(tokens)
+                marked, mark = text.marked(["the"])
+                if mark and marked.replace(mark, "") == text and not text.marked(control)[1]:
+                    assert model._tokenize_marked(marked, mark, control, add_bos=True) == tokens, (title, messages)
+                    n_marked += 1
+    assert n_prompts >= len(sources) * N_MESSAGES // 5
+    assert n_marked > n_prompts // 2
+
+
+def conversations(texts: list[str]) -> Iterator[list[dict[str, Any]]]:
+    """N_MESSAGES messages and more of a system, a user and an assistant."""
+    choose, roles = random.Random(1), ("system", "user", "assistant", "user", "assistant", "user")
+    words = [*texts, "Is the cat there? ", " the\n\nend ", "the 日本 the", "`the`<b>the</b>", '{"the": "\\n"}']
+    for _ in range(N_MESSAGES // 5):
+        # A template may take the first text apart that is no text, such as an empty one.
+        yield [{"role": role, "content": choose.choice(words) + choose.choice(words)} for role in roles]

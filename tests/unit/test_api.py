@@ -61,6 +61,11 @@ def test_a_chat_applies_the_template(engine: duo.Engine, slot: ScriptedSlot) -> 
     assert [request.prompt for request in slot.requests] == [[BOS, *tokens_of(prompt)]] * 3
 
 
+def test_a_chat_continues_an_answer(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    assert engine.chat([*MESSAGES, {"role": "assistant", "content": "It sat"}]).text == TEXT
+    assert slot.requests[-1].prompt == [BOS, *tokens_of("<user>the cat<assistant>It sat")]
+
+
 def test_a_text_within_the_loop_over_another(engine: duo.Engine) -> None:
     outer = ""
     for step in engine.stream("a"):

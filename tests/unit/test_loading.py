@@ -53,4 +53,4 @@ def test_contexts_grow_with_the_texts_unless_n_ctx_fixes_the_size(pair: tuple[Pa
         with pytest.raises(duo.PromptError, match=r"the prompt has 41 tokens, the context 32 \(n_ctx\)"):
             engine.generate("a" * 40)
         full = engine.generate("a", ignore_eos=True)
-        assert (len(full.tokens), full.stop_reason) == (32 - 2 + 1, "context full")
+        assert (len(full.tokens), full.stop_reason) == (32 - 2, "context full")

@@ -64,7 +64,7 @@ def test_an_interruption_ends_the_prefill() -> None:
 @pytest.mark.parametrize(
     ("n_ctx", "n_predict", "n", "stop"),
     [
-        *((n_ctx, -1, n_ctx - len(PROMPT) + 1, CONTEXT_FULL) for n_ctx in (3, 4, 5, 20)),  # the last is never decoded
+        *((n_ctx, -1, n_ctx - len(PROMPT), CONTEXT_FULL) for n_ctx in (3, 4, 5, 20)),
         *((1000, n, n, LIMIT) for n in (0, 1, 2, 5)),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
     [
         ({"stop": ["never", "the", "ever"]}, "Paris is ", "stop"),
         ({"max_tokens": len(TEXT) + 9, "ignore_eos": True}, TEXT + TEXT[:9], "length"),
-        ({"prompt": "a" * (N_CTX - 5), "ignore_eos": True}, TEXT[:5], "length"),  # the context is full
+        ({"prompt": "a" * (N_CTX - 5), "ignore_eos": True}, TEXT[:4], "length"),  # the context is full
     ],
 )
 def test_where_a_text_ends(client: TestClient, fields: dict[str, Any], text: str, reason: str) -> None:
@@ -124,6 +124,10 @@ def test_reasoning_and_calls_whole_and_streamed(
     assert message_of(whole) == {"role": "assistant", **message}
     assert message_of(streamed) == {"role": "assistant", **message, "content": message["content"] or ""}
     assert whole["finish_reason"] == streamed["finish_reason"] == reason
+    *_, last = chunks_of(client, CHAT, **fields, stream_options={"include_usage": True})
+    for usage in (last["usage"], answer_of(client, CHAT, **fields)["usage"]):
+        n_reasoning = usage.get("completion_tokens_details", {"reasoning_tokens": 0})["reasoning_tokens"]
+        assert n_reasoning == len(message.get("reasoning_content", ""))  # a token is a byte
 
 
 # Logprobs: which tokens an answer shows, and their texts, bytes and offsets

@@ -96,13 +96,30 @@ def test_values_out_of_range_are_refused_by_name(client: TestClient, field: str)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(client: TestClient) -> None:
-    said = (
-        rf"^prompt is too long: {N_CTX + 1} tokens > {N_CTX} maximum\. This model's maximum context length is {N_CTX} "
-    )
+    said = rf"^prompt is too long: {N_CTX + 1} tokens > {N_CTX - 1} maximum\. .* maximum context length is {N_CTX} "
     answer = client.post(COMPLETIONS, json={"prompt": [9] * (N_CTX + 1)})
     assert_error(answer, 400, said)
     assert answer.json()["error"]["code"] == "context_length_exceeded"
-    assert client.post(COMPLETIONS, json={"prompt": [9] * N_CTX}).json()["usage"]["completion_tokens"] == 1
+    # The text needs room, too: for one token at least, if it is to have any.
+    assert_error(
+        client.post(COMPLETIONS, json={"prompt": [9] * N_CTX}), 400, rf"{N_CTX} tokens > {N_CTX - 1} maximum\."
+    )
+    assert client.post(COMPLETIONS, json={"prompt": [9] * N_CTX, "max_tokens": 0}).status_code == 200
+
+
+@pytest.mark.parametrize("n_prompt", [N_CTX - 1, N_CTX - 2, 5])
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/v1/responses", "/v1/messages"])
+def test_a_text_ends_where_the_context_is_full(
+    client: TestClient, slot: ScriptedSlot, path: str, n_prompt: int
+) -> None:
+    slot.text = "a" * N_CTX
+    words = "a" * (n_prompt - len(slot.target.tokenize("<user><assistant>")))
+    said = [{"role": "user", "content": words}]
+    asked = {COMPLETIONS: {"prompt": [9] * n_prompt}, "/v1/responses": {"input": said}}.get(path, {"messages": said})
+    usage = client.post(path, json=asked).json()["usage"]
+    n_text = usage.get("output_tokens", usage.get("completion_tokens"))
+    assert n_text == N_CTX - len(slot.requests[-1].prompt) > 0
+    assert usage.get("total_tokens", N_CTX) == N_CTX
 
 
 # Prompts

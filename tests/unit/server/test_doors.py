@@ -1,6 +1,7 @@
 """The Responses and the Messages API: what a request asks for, and answers that the SDKs' own types accept."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,7 @@ def test_thoughts_text_and_calls(
         assert written(response) == expected
         assert response.status == "completed"
         assert response.usage is not None
+        assert response.usage.output_tokens_details.reasoning_tokens == len("Let me see.")
         assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
     else:
         if stream:
@@ -138,6 +140,8 @@ def test_thoughts_text_and_calls(
         assert blocks(message) == expected
         assert message.stop_reason == "tool_use"
         assert message.usage.output_tokens > 20
+        assert message.usage.output_tokens_details is not None
+        assert message.usage.output_tokens_details.thinking_tokens == len("Let me see.")
 
 
 def accumulated(events: list[dict[str, Any]]) -> Message:
@@ -332,7 +336,7 @@ def test_what_is_not_text_in_messages_of_tools_and_of_the_assistant(
         }  # fmt: skip
         answer = client.post(MESSAGES, json=SAID | {"messages": messages} | more)
         assert answer.status_code == 200, answer.text
-        assert WARNING_HEADER not in answer.headers
+        assert re.fullmatch("without effect here: [a-z_, ]+", answer.headers[WARNING_HEADER])
         shown, _ = json.JSONDecoder().raw_decode(prompt_of(slot))
         assert [message["role"] for message in shown] == ["user", "assistant", "tool", "user"]
         assert shown[1]["content"] == ""

@@ -59,7 +59,8 @@ def test_fields_of_other_servers_are_no_mistakes(kind: type[msgspec.Struct]) -> 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/apply-template"])
 def test_they_and_other_models_are_told_in_a_header(client: TestClient, path: str) -> None:
     def told(**more: Any) -> str:
-        answer = client.post(path, json=ASKED | more)
+        part = "prompt" if path == "/v1/completions" else "messages"
+        answer = client.post(path, json={part: ASKED[part]} | more)
         assert answer.status_code == 200, answer.text
         return str(answer.headers.get(WARNING_HEADER, ""))
 
@@ -69,6 +70,77 @@ def test_they_and_other_models_are_told_in_a_header(client: TestClient, path: st
     assert 0 < len(told(model="gpt" * 9000)) < 200
     assert told(**{f"max_tokens{n}": 1 for n in range(20)}).count("did you mean") == 3
     assert not any(told(model=name, cache_prompt=True) for name in (None, "", "default", "scripted"))
+
+
+# Of llama-server, vLLM and both, of OpenAI's APIs and Anthropic's, and of other servers.
+VALUES: dict[str, Any] = {
+    "dry_multiplier": 0.8, "mirostat": 2, "mirostat_tau": 3, "xtc_probability": 0.5, "xtc_threshold": 0.2,
+    "dynatemp_range": 1, "top_n_sigma": 1.5, "adaptive_target": 0.5, "samplers": ["top_k"], "lora": [{"id": 0}],
+    "n_keep": -1, "n_discard": 4, "t_max_predict_ms": 100, "response_fields": ["content"], "return_tokens": True,
+    "timings_per_token": True, "post_sampling_probs": True, "speculative.p_min": 0.5, "min_keep": 2,
+    "best_of": 2, "use_beam_search": True, "length_penalty": 2, "stop_token_ids": [5], "min_tokens": 5,
+    "include_stop_str_in_output": True, "skip_special_tokens": False, "prompt_logprobs": 1, "bad_words": ["a"],
+    "allowed_token_ids": [1], "truncate_prompt_tokens": 9, "documents": [{"a": "b"}], "chat_template": "a",
+    "priority": 1, "cache_salt": "a", "logits_processors": ["a"],
+    "verbosity": "low", "service_tier": "flex", "store": True, "user": "me", "prediction": {"type": "content"},
+    "modalities": ["text", "audio"], "web_search_options": {"a": 1}, "safety_identifier": "a", "include": ["a"],
+    "truncation": "auto", "max_tool_calls": 1, "container": "a", "mcp_servers": [{"a": 1}], "think": True,
+    "keep_alive": "5m", "transforms": ["a"], "no_repeat_ngram_size": 3, "anything": 1,
+}  # fmt: skip
+# Nobody asks for anything with these.
+DEFAULTS: dict[str, Any] = {
+    "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1, "mirostat": 0,
+    "mirostat_tau": 5, "mirostat_eta": 0.1, "xtc_probability": 0.0, "xtc_threshold": 0.1, "dynatemp_range": 0,
+    "dynatemp_exponent": 1, "top_n_sigma": -1.0, "adaptive_target": -1, "n_keep": 0, "t_max_predict_ms": -1,
+    "dry_sequence_breakers": ["\n", ":", '"', "*"], "post_sampling_probs": False, "lora": [], "min_keep": 0,
+    "best_of": 1, "length_penalty": 1.0, "skip_special_tokens": True, "spaces_between_special_tokens": True,
+    "stop_token_ids": None, "min_tokens": 0, "use_beam_search": False, "include_reasoning": True, "n_cmpl": 1,
+    "service_tier": "auto", "store": False, "modalities": ["text"], "verbosity": "medium", "user": "",
+    "truncation": "disabled", "function_call": "auto",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_every_field_without_effect_is_named_unless_its_value_is_the_default(client: TestClient, path: str) -> None:
+    def told(**more: Any) -> str:
+        asked = {"messages": ASKED["messages"], "prompt": "a", "input": "a"}
+        part = {"/v1/completions": "prompt", "/v1/responses": "input"}.get(path, "messages")
+        answer = client.post(path, json={part: asked[part]} | more)
+        assert answer.status_code == 200, answer.text
+        return str(answer.headers.get(WARNING_HEADER, ""))
+
+    for name, value in VALUES.items():
+        if name == "include" and path == "/v1/responses":  # has an effect there
+            continue
+        assert told(**{name: value}) == f"without effect here: {name}"
+    for name, value in DEFAULTS.items():
+        assert told(**{name: value}) == "", name
+    asked = dict([(name, value) for name, value in VALUES.items() if name != "include"][:40])
+    assert told(**asked, stream=True) == f"without effect here: {', '.join(asked)}"
+    assert told(model="gpt", mirostat=1, temprature=0.5).split("; ")[1:] == [
+        "unknown model 'gpt': 'scripted' answers", "without effect here: mirostat"
+    ]  # fmt: skip
+    many = told(**{f"a{n}\r\n": 1 for n in range(10)}, **{f"b{n:038}": 1 for n in range(1000)})
+    assert len(many) < 4000
+    assert many.endswith(" and 936 more")
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "named"),
+    [
+        ("/v1/responses", {"input": "a", "text": {"verbosity": "low", "format": {"type": "text"}}}, "text.verbosity"),
+        ("/v1/responses", {"input": "a", "reasoning": {"effort": "low", "summary": "auto"}}, "reasoning.summary"),
+        ("/v1/messages", ASKED | {"thinking": {"type": "disabled", "display": "omitted"}, "prompt": ""},
+         "thinking.display"),
+        ("/v1/chat/completions", {"messages": ASKED["messages"], "stream": True,
+         "stream_options": {"include_usage": True, "include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ("/v1/chat/completions", {"messages": ASKED["messages"], "stream_options": {"include_obfuscation": False}}, ""),
+    ],
+)  # fmt: skip
+def test_fields_of_fields(client: TestClient, path: str, asked: dict[str, Any], named: str) -> None:
+    answer = client.post(path, json=asked)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers.get(WARNING_HEADER, "") == (f"without effect here: {named}" if named else "")
 
 
 def test_an_error_that_a_misspelt_field_may_explain_quotes_it(client: TestClient) -> None:
