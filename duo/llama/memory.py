@@ -7,30 +7,25 @@ import os
 import resource
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from duo.errors import MemoryLimitError
+from duo.llama.control_groups import memory_left
 
 if TYPE_CHECKING:
     from duo.config import ContextConfig
     from duo.llama.model import Model
 
-_CGROUP = Path("/sys/fs/cgroup")
 _CELLS = 256  # the numbers of tokens that are suggested are multiples of this, as llama.cpp's numbers of cells
 
 
 def available_bytes() -> int:
-    """Memory available without swapping, in bytes."""
+    """Memory available without swapping, in bytes, within the limits of a container or service."""
     free: int = psutil.virtual_memory().available
-    with suppress(OSError, ValueError, KeyError):  # a container's limit (cgroup v2); no limit reads as "max"
-        limit, used = (int((_CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-        # The page cache counts as used, but is reclaimable.
-        return min(free, limit - used + int(stat["active_file"]) + int(stat["inactive_file"]))
-    return free
+    left = memory_left()
+    return free if left is None else min(free, int(left.value))
 
 
 def peak_bytes() -> int:

@@ -144,7 +144,7 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     times = (free_cores.CpuTimes(10.0 * i, 0.0, 0.0) for i in count())
     monkeypatch.setattr(free_cores, "cpu_times", lambda: next(times))
-    monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
+    monkeypatch.setattr(free_cores, "cpu_limit", lambda: None)
     monkeypatch.setattr(free_cores, "other_cpu_use", lambda *_: 1.0)
     slot = make(n_threads=n_threads, schedule="off")
     assert len(write(slot)[0]) == N
