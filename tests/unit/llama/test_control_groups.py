@@ -26,7 +26,7 @@ def tree(root: Path, groups: str, mounts: str, files: Mapping[str, object]) -> P
 
 def quota(root: Path) -> tuple[float, str] | None:
     limit = cpu_limit(root)
-    return limit and (limit.value, str(Path(limit.folder).relative_to(root)))
+    return (limit.value, str(Path(limit.folder).relative_to(root))) if limit else None
 
 
 @pytest.mark.parametrize(
