@@ -153,7 +153,7 @@ def require_threads(n: int) -> None:
     except RuntimeError:  # can't start new thread
         raise UsageError(
             f"n_threads: {n} threads are needed, and the system lets this process start {len(started)} "
-            "(the limit of processes of the user or of the container): use a smaller number",
+            "(a limit of processes or of memory, of the user or of the container): use a smaller number",
             "n_threads",
         ) from None
     finally:

@@ -14,6 +14,7 @@ from duo.llama.build import CPU
 from duo.llama.devices import RPC, devices_for
 from duo.llama.gguf_head import ASSISTANT, Head, check_head, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
+from duo.llama.memory import failure, of_size
 from duo.llama.model_size import model_size
 from duo.llama.vocabulary import Vocabulary
 
@@ -88,13 +89,18 @@ class Model(Vocabulary):
 
         params.progress_callback = llama_cpp.llama_progress_callback(on_progress)
         lifeline.is_loading = True
-        with library.errors_of(path) as errors, call:
+        needs = f"its weights need {of_size(self.size.n_bytes)}" if not vocabulary_only else "its vocabulary needs more"
+        with library.errors_of(path, needs) as errors, call:
             pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
         lifeline.is_loading = False
         if not pointer:
             log = "\n".join(errors)
-            if "not within the file bounds" in log or "failed to read" in log:
-                raise ModelError(f"{path}: the file is truncated or damaged: download it again")
             cause = next(iter(log.partition("error loading model: ")[2].splitlines()), "no reason given")
-            raise ModelError(f"{path}: llama.cpp cannot load it: {cause}")
+            is_damaged = "not within the file bounds" in log or "failed to read" in log
+            why = (
+                "the file is truncated or damaged: download it again"
+                if is_damaged
+                else f"llama.cpp cannot load it: {cause}"
+            )
+            raise failure(path, log, needs, why)
         return pointer

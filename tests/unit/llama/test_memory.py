@@ -27,12 +27,12 @@ def check(free: int, total: int, n_ctx: int, n_offloaded: int = 4) -> None:
 
 
 def test_what_fits_is_said() -> None:
-    with pytest.raises(MemoryLimitError, match=r"GiB are available: use a smaller n_ctx"):
+    with pytest.raises(MemoryLimitError, match=r"iB are available: use a smaller n_ctx"):
         check(0, 0, 2**40, n_offloaded=0)
     with pytest.raises(MemoryLimitError) as raised:
         check(5, 100, 2048)
     assert str(raised.value) == (
-        "model.gguf: a context of 2048 tokens needs 0.0 GiB on GPU0, and 0.0 GiB are free: at most 1024 tokens fit "
+        "model.gguf: a context of 2048 tokens needs 8 MiB on GPU0, and 5 MiB are free: at most 1024 tokens fit "
         "(n_ctx); fewer layers there (n_gpu_layers) leave more room"
     )
 
