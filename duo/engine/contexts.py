@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
 from duo.engine.decoder import Decoder
-from duo.errors import DecodeError, PromptError
+from duo.errors import DecodeError, ModelError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.gguf_head import n_mtp
@@ -163,7 +163,7 @@ def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, targ
 def _trying() -> Iterator[None]:
     try:
         yield
-    except DecodeError as error:
+    except (DecodeError, ModelError) as error:
         log.debug("the warm-up ended: %s", error)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duo.config import ContextConfig
-from duo.errors import DecodeAborted, DecodeError, RollbackError
+from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
@@ -237,7 +237,12 @@ class Context(Handle):
         if (address, n_rows) not in self._arrays:
             memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
             self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
-        return self._arrays[address, n_rows]
+        rows = self._arrays[address, n_rows]
+        if not -np.inf < rows.max() < np.inf:  # NaN, if any of them is
+            raise ModelError(
+                f"{self.model.path}: its logits are not numbers: the file is damaged, or does not fit llama.cpp"
+            )
+        return rows
 
     def rollback(self, n_past: int) -> None:
         """Remove everything from position `n_past` on. Raises RollbackError if the cache cannot."""
