@@ -68,4 +68,5 @@ def test_a_draft_does_not_end_the_text(tmp_path: Path, schedule: str, kind: str)
         found = engine.generate("the cat sat", max_tokens=24, ignore_eos=True)
     assert found.text == expected
     if schedule == "sync":  # else the text may have ended before
+        assert found.statistics.draft is not None
         assert f"{draft or target}: its logits are not numbers" in (found.statistics.draft.error or "")
