@@ -87,6 +87,7 @@ class Context(Handle):
                 raise failure(model.path.name, "\n".join(errors), needs, why)
             super().__init__(pointer, llama_cpp.llama_free, parent=model)
         self.model = model
+        self.n_device_bytes = sum(model.size.cache_bytes(config)[model.n_layer - model.n_offloaded :])
         self._aborted = False
         # Called after each decode() with the position of its first token and their number: see HeadContext.
         self.on_decoded: Callable[[int, int], None] = lambda *_: None

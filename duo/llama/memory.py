@@ -89,8 +89,6 @@ def check_memory(model: Model, config: ContextConfig) -> None:
     free, total = map(sum, zip((0, 0), *(device.memory for device in model.devices), strict=True))
     if not total or uses_host_memory():  # 0: not reported
         return
-    if free == total:  # a driver that does not report what is used: at least the weights are
-        free -= model.size.offloaded_bytes(model.n_offloaded)
     needed = logits + on_devices + attention
     if needed > free:
         fits = int(max(0, free - logits) / (needed - logits) * config.n_ctx) // _CELLS * _CELLS

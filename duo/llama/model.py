@@ -11,7 +11,7 @@ from duo.config import SPLIT_MODES, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
-from duo.llama.devices import RPC, devices_for
+from duo.llama.devices import RPC, Device, devices_for, holders
 from duo.llama.gguf_head import ASSISTANT, Head, check_head, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.memory import failure, of_size
@@ -63,6 +63,18 @@ class Model(Vocabulary):
         self.n_offloaded = min(self.n_layer, max(0, n_given - 1)) if n_given >= 0 else self.n_layer
         on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
         self.places = frozenset({device.name for device in self.devices} | on_cpu)  # names of what holds its layers
+
+        if not vocabulary_only:
+            holders.add(self)
+
+    def held_on(self, device: Device) -> int:
+        """Bytes of its weights and caches on one of its devices, in proportion to `tensor_split`."""
+        if self.closed or device not in self.devices:
+            return 0
+        n, split, i = len(self.devices), self.config.tensor_split, self.devices.index(device)
+        share = split[i] / sum(split) if len(split) == n and sum(split) else 1 / n
+        caches: int = sum(getattr(child, "n_device_bytes", 0) for child in list(self._children))
+        return int(share * (self.size.offloaded_bytes(self.n_offloaded) + caches))
 
     def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
         config, path = self.config, self.config.path

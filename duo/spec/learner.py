@@ -167,7 +167,7 @@ class Learner(PairModel):
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
         self._n_unread = self._n_unread_found = 0
-        if self.alone.is_jump(seconds / n_tokens):
+        if self.alone.is_jump(seconds / max(1, n_tokens)):
             return
         if n_sequences > 1:
             self.concurrent.add_draft(seconds, n_sequences=n_sequences)

@@ -512,6 +512,7 @@ def test_times_of_a_draft_that_was_suspended_are_not_learned(learned: dict[str, 
     made.learn_draft(1, before[0])
     made.learn_probe([(1.0, True)], 24, 24 * JUMP, whole=False)
     assert (made.concurrent.draft_s, made.alone.draft_s, made.read_s) == before
+    made.learn_draft(0, 0.0)  # of a remote draft: it was made of what it had already decoded
     made.learn_draft(4000, 4000 * made.read_s)
     assert made.read_s == pytest.approx(before[2]), "a long text may take as long"
 
