@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.config import GenerationConfig
@@ -41,7 +42,7 @@ class Engine:
 
     Any thread may call it. Requests are processed in order on the engine's own thread, which exists only while there
     are any. The KV cache keeps the last text, so a prompt with the same beginning is not decoded again. The engine
-    prints nothing; it logs to the logger `duo`.
+    prints nothing, until llama.cpp aborts; it logs to the logger `duo`.
     """
 
     def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
@@ -140,7 +141,11 @@ class Engine:
 
         `messages` and `tools` are OpenAI's, except that contents are texts, and the arguments of calls objects.
         """
-        return self.slot.target.apply_chat_template([dict(message) for message in messages], tools)
+        try:
+            given = [dict(message) for message in messages]
+        except (TypeError, ValueError):
+            raise PromptError(f"messages are dicts in a list, or a text, not {messages!r:.80}") from None
+        return self.slot.target.apply_chat_template(given, tools)
 
     # For duo's own commands
 
@@ -157,9 +162,13 @@ class Engine:
         if isinstance(prompt, str):
             check_length(model, self.slot.config, prompt)
             return model.tokenize(prompt)
-        if wrong := [token for token in prompt if not 0 <= token < model.n_vocab]:
+        try:
+            tokens = list(map(index, [prompt] if isinstance(prompt, bytes) else prompt))
+        except TypeError:
+            raise PromptError(f"a prompt is a text or token ids, not {prompt!r:.80}") from None
+        if wrong := [token for token in tokens if not 0 <= token < model.n_vocab]:
             raise PromptError(f"no token {wrong[0]} in a vocabulary of {model.n_vocab}")
-        return list(prompt)
+        return tokens
 
     def start(
         self,
