@@ -116,7 +116,7 @@ def check(config: Any) -> None:
         if owner is not type(config):
             continue
         if not said.choices and value is not None:
-            _check_kind(name, value, one.type)
+            _check_kind(name, value, str(one.type))
         is_whole = one.type.startswith("int")
         choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
         if isinstance(value, str):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import ExitStack
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from duo.config import GenerationConfig
 from duo.engine.background import InterruptibleQueue, Worker
@@ -163,7 +163,7 @@ class Engine:
             check_length(model, self.slot.config, prompt)
             return model.tokenize(prompt)
         try:
-            tokens = list(map(index, [prompt] if isinstance(prompt, bytes) else prompt))
+            tokens = list(map(index, prompt if not isinstance(prompt, bytes) else cast("list[int]", [prompt])))
         except TypeError:
             raise PromptError(f"a prompt is a text or token ids, not {prompt!r:.80}") from None
         if wrong := [token for token in tokens if not 0 <= token < model.n_vocab]:

@@ -71,8 +71,8 @@ class Model(Vocabulary):
         """Bytes of its weights and caches on one of its devices, in proportion to `tensor_split`."""
         if self.closed or device not in self.devices:
             return 0
-        n, split, i = len(self.devices), self.config.tensor_split, self.devices.index(device)
-        share = split[i] / sum(split) if len(split) == n and sum(split) else 1 / n
+        n, i, split = len(self.devices), self.devices.index(device), self.config.tensor_split
+        share = split[i] / sum(split) if len(split) == n and any(split) else 1 / n
         caches: int = sum(getattr(child, "n_device_bytes", 0) for child in list(self._children))
         return int(share * (self.size.offloaded_bytes(self.n_offloaded) + caches))
 
