@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -66,5 +67,9 @@ def merged(*parts: object) -> dict[str, object]:
 
 
 def write_json(path: Path, *parts: object) -> None:
-    """Write merged() to a file. Raises OSError."""
-    path.write_text(json.dumps(merged(*parts), indent=2) + "\n", encoding="utf-8")
+    """Write merged() to a file; `-` is standard output. Raises OSError."""
+    text = json.dumps(merged(*parts), indent=2) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")

@@ -127,6 +127,11 @@ def run() -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+            raise
+        say(f"duo: error: out of memory: {str(error) or 'use a smaller context (-c), or free some'}")
+        return 1
     except OSError as error:
         say(f"duo: error: cannot write the text: {error.strerror}")
         discard_stdout()

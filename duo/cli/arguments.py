@@ -4,6 +4,8 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -14,6 +16,7 @@ from duo.cli.options.by_command import RunOptions
 from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
 
+_WIDE = 100  # columns that the table of Typer's help needs
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
 
 
@@ -26,6 +29,28 @@ class WholeNames:
             args = ArgumentReader(self, context).read(args)
         parsed: list[str] = super().parse_args(context, args)  # type: ignore[misc]
         return parsed
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Print the help; for Typer. Below _WIDE columns, each option has lines of its own, and its whole names."""
+        if (width := get_terminal_size().columns) >= _WIDE:
+            super().format_help(context, formatter)  # type: ignore[misc]
+            return
+        found: dict[str, list[tuple[str, str]]] = {}
+        for one in self.params:  # type: ignore[attr-defined]
+            if record := one.get_help_record(context):
+                found.setdefault(getattr(one, "rich_help_panel", None) or "Options", []).append(record)
+        commands = getattr(self, "commands", {}).items()
+        found |= {"Commands": [(name, command.help) for name, command in commands]} if commands else {}
+        lines = [context.get_usage(), "", *wrap(" ".join(self.help.split()), width)]  # type: ignore[attr-defined]
+        for panel, records in found.items():
+            lines += ["", f"{panel}:"]
+            for names, said in records:
+                more = wrap(said, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+                lines += [
+                    *wrap(names, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False),
+                    *more,
+                ]
+        formatter.write("\n".join([*lines, "", *wrap(self.epilog or "", width), ""]))  # type: ignore[attr-defined]
 
 
 class CommandWithWholeNames(WholeNames, TyperCommand):

@@ -15,10 +15,11 @@ import msgspec
 
 from duo import __version__
 from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
-from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
+from duo.engine.cores import allowed_cores, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama import child
 from duo.llama.build import GPU_BACKENDS, hiding_variables
+from duo.llama.control_groups import Limit, cpu_limit, memory_limit
 from duo.models.storage import cache_dir, config_dir
 
 LLAMA = "llama-cpp-python"
@@ -69,7 +70,7 @@ class Cores:
 
     logical: int
     allowed: int  # logical processors in the affinity mask
-    quota: float | None  # of a container, in CPUs
+    quota: float | None  # of a container or service, in CPUs
     usable: int  # physical cores within mask and quota
 
 
@@ -89,6 +90,7 @@ class Installation:
     tested_range: str | None  # of llama-cpp-python
     host: Host
     cores: Cores
+    limits: dict[str, Limit | None]  # of a container or service: `cpu`, `memory` in bytes
     threads: dict[str, int]  # defaults: `alone` without a draft, `target` and `draft` when concurrent
     load: float  # cores in use by all programs, mean of the last minute
     bandwidth: Bandwidth | None
@@ -101,7 +103,7 @@ class Installation:
 
 def read_installation() -> Installation:
     """Inspect this installation; takes some seconds."""
-    build, n_cores = _read_build(), usable_cores()
+    build, n_cores, quota = _read_build(), usable_cores(), cpu_limit()
     target, draft = split_cores(None, None, n_cores)
     return Installation(
         versions={
@@ -110,7 +112,8 @@ def read_installation() -> Installation:
         },
         tested_range=tested_range(),
         host=read_host(),
-        cores=Cores(os.cpu_count() or 1, len(allowed_cores()), cpu_quota(), n_cores),
+        cores=Cores(os.cpu_count() or 1, len(allowed_cores()), quota.value if quota else None, n_cores),
+        limits={"cpu": quota, "memory": memory_limit()},
         threads={"alone": n_cores, "target": target, "draft": draft},
         load=os.getloadavg()[0],
         bandwidth=measure_bandwidth(n_cores),

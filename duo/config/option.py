@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
@@ -115,6 +115,8 @@ def check(config: Any) -> None:
     for name, said, value, one, owner in declared(config):
         if owner is not type(config):
             continue
+        if not said.choices and value is not None:
+            _check_kind(name, value, str(one.type))
         is_whole = one.type.startswith("int")
         choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
         if isinstance(value, str):
@@ -130,11 +132,24 @@ def check(config: Any) -> None:
             raise UsageError(f"{name} must be {choices}, not {value!r}", name)
 
 
+def _check_kind(name: str, value: Any, kind: str) -> None:
+    """Raise UsageError for a value that is no text, no list of texts, or no list, where `kind` is one."""
+    if kind.startswith("str") and not isinstance(value, str):
+        raise UsageError(f"{name} must be a text, not {value!r}", name)
+    is_list = kind.startswith(("tuple[", "Sequence["))
+    if is_list and (isinstance(value, str) or not isinstance(value, Sequence)):
+        raise UsageError(f"{name} must be a list, not {value!r}", name)
+    if is_list and "[str" in kind and (wrong := [each for each in value if not isinstance(each, str)]):
+        raise UsageError(f"{name} must have texts, not {wrong[0]!r}", name)
+
+
 def check_number(name: str, value: Any, bounds: Bounds, *, is_whole: bool = False) -> None:
     """Raise UsageError unless `value` is a number within these bounds."""
     least, most, why = bounds
     if is_whole and not isinstance(value, SupportsIndex):
         raise UsageError(f"{name} must be a whole number, not {value!r}", name)
+    if not hasattr(value, "__float__"):
+        raise UsageError(f"{name} must be a number, not {value!r}", name)
     if not value >= least:  # also nan
         raise UsageError(f"{name} must be at least {least}, not {value}", name)
     if value > most:

@@ -56,7 +56,8 @@ class SamplingConfig:
         check(self)
         if 0 < self.temp < 1 / MAX_LOGIT:
             raise UsageError(f"temperature must be at least {1 / MAX_LOGIT}, or 0: {_LOGITS.why}", "temperature")
-        for _, bias in self.logit_bias:
+        for token, bias in self.logit_bias:
+            check_number("logit_bias", token, COUNT, is_whole=True)
             if bias != -math.inf:
                 check_number("logit_bias", bias, _LOGITS)
         if unknown := [name for name in self.samplers if name not in SAMPLERS]:

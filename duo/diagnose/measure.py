@@ -268,7 +268,8 @@ class Meter:
         self._keep(disturbed=is_disturbed)
         if is_disturbed and not self._told:
             self._told = True
-            self._note(f"{self._busy}: measuring again, for up to {self._end - time.perf_counter():.0f} s")
+            left_s = self._end - time.perf_counter()
+            self._note(f"{self._busy}: measuring again, for up to {left_s:.0f} s; if they go on, nothing is saved")
         self._since = cpu_times()
 
     def _keep(self, *, disturbed: bool) -> None:

@@ -1,6 +1,7 @@
 """The contexts of a target and its draft: size, creation, and a warm-up for what their first decodes cost once."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from dataclasses import replace
 
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
 from duo.engine.decoder import Decoder
-from duo.errors import DecodeError, PromptError
+from duo.errors import DecodeError, ModelError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.gguf_head import n_mtp
@@ -107,27 +108,33 @@ def draft_context(
     return Context(model, ContextConfig(n_ctx, 1, threads.target, *sizes, n_branches=n_branches))
 
 
-def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -> None:
+def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -> float:
     """Decode a batch of two tokens or, with layers on other devices, of each size from 1 to `n_most` (at least 2).
 
     Devices compile for each size, which may take seconds for the first text that a machine ever writes with a model;
     then the progress is logged. Each batch returns `n_rows_most` rows of logits, or one per token if it has fewer.
-    Leaves the cache empty. A decode that fails is not an error: the text's own will fail with the reason.
+    Leaves the cache empty. A decode that fails is not an error: the text's own will fail with the reason. Returns the
+    seconds of the fastest one; infinity if none could be decoded.
     """
     most = min(max(_PAIR, n_most), context.n_batch, context.n_ctx)
     sizes = [min(_PAIR, most)] if model.places == {CPU} else [1, *range(1, most + 1)]
     some = [token for token in (model.bos, model.eos) if token >= 0] or [0]
-    one_s, shown = 0.0, time.perf_counter()
+    one_s, least_s, start = 0.0, math.inf, time.perf_counter()
+    shown = start
     with _trying():
         for n in sizes:
             # Measured without compiling: a batch takes at least as long as one token.
             if n > _PAIR and n * one_s > _MAX_S:
-                return
+                break
             seconds = _time(context, (n * some)[:n], min(n, n_rows_most))
+            least_s = min(least_s, seconds)
             one_s = one_s if n > 1 else seconds
             if time.perf_counter() - shown > _SHOWN_EVERY_S:
                 shown = time.perf_counter()
                 log.info("warming up %s: %d of %d batch sizes", model.path.name, n, most)
+    if shown > start:
+        log.info("warmed up %s in %.0f s", model.path.name, time.perf_counter() - start)
+    return least_s
 
 
 def time_draft(context: Decoder, model: Model, threads: ThreadConfig, policy: Policy) -> None:
@@ -163,7 +170,7 @@ def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, targ
 def _trying() -> Iterator[None]:
     try:
         yield
-    except DecodeError as error:
+    except (DecodeError, ModelError) as error:
         log.debug("the warm-up ended: %s", error)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from duo.config import MAX_THREADS, EngineConfig, ThreadConfig
 from duo.errors import UsageError
 from duo.llama.build import CPU
+from duo.llama.control_groups import cpu_limit
 from duo.models.profiles import ProfileDocument, kept_threads
 
 log = logging.getLogger("duo.engine")
@@ -21,10 +22,10 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def usable_cores() -> int:
-    """Number of physical cores within the affinity mask and the container's CPU quota, 1 to MAX_THREADS."""
+    """Number of physical cores within the affinity mask and the quota of a container or service, 1 to MAX_THREADS."""
     n = min(MAX_THREADS, len({_siblings(cpu) for cpu in allowed_cores()}))
-    quota = cpu_quota()
-    return max(1, n if quota is None else min(n, math.floor(quota)))
+    quota = cpu_limit()
+    return max(1, n if quota is None else min(n, math.floor(quota.value)))
 
 
 def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[int, int]:
@@ -66,15 +67,6 @@ def _siblings(cpu: int) -> str:
         return (_CPUS / f"cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii").strip()
     except OSError:
         return str(cpu)
-
-
-def cpu_quota() -> float | None:
-    """The container's CPU quota (control groups version 2), in CPUs; None without a limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):  # "max": no limit
-        return None
 
 
 # Threads
@@ -161,7 +153,7 @@ def require_threads(n: int) -> None:
     except RuntimeError:  # can't start new thread
         raise UsageError(
             f"n_threads: {n} threads are needed, and the system lets this process start {len(started)} "
-            "(the limit of processes of the user or of the container): use a smaller number",
+            "(a limit of processes or of memory, of the user or of the container): use a smaller number",
             "n_threads",
         ) from None
     finally:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -113,8 +114,10 @@ class Cache:
 
     def save(self) -> SavedCache:
         """A copy."""
-        savable = self.savable
-        state = savable.save() if self.tokens and savable is not None else None
+        savable, state = self.savable, None
+        if self.tokens and savable is not None:
+            with suppress(MemoryError):  # then the text is read again
+                state = savable.save()
         return SavedCache(self.tokens, self.n_prompt, self._n_large, state)
 
     @property

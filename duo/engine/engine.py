@@ -7,7 +7,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from operator import index
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from duo.config import GenerationConfig
 from duo.engine.background import InterruptibleQueue, Worker
@@ -41,7 +42,7 @@ class Engine:
 
     Any thread may call it. Requests are processed in order on the engine's own thread, which exists only while there
     are any. The KV cache keeps the last text, so a prompt with the same beginning is not decoded again. The engine
-    prints nothing; it logs to the logger `duo`.
+    prints nothing, until llama.cpp aborts; it logs to the logger `duo`.
     """
 
     def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
@@ -145,7 +146,11 @@ class Engine:
         prompt, texts in it that spell special tokens are tokenised as texts, unless the template wrote them.
         `messages` and `tools` are OpenAI's, except that contents are texts, and the arguments of calls objects.
         """
-        return self.slot.target.apply_chat_template([dict(message) for message in messages], tools)
+        try:
+            given = [dict(message) for message in messages]
+        except (TypeError, ValueError):
+            raise PromptError(f"messages are dicts in a list, or a text, not {messages!r:.80}") from None
+        return self.slot.target.apply_chat_template(given, tools)
 
     # For duo's own commands
 
@@ -162,9 +167,13 @@ class Engine:
         if isinstance(prompt, str):
             check_length(model, self.slot.config, prompt)
             return model.tokenize(prompt)
-        if wrong := [token for token in prompt if not 0 <= token < model.n_vocab]:
+        try:
+            tokens = list(map(index, prompt if not isinstance(prompt, bytes) else cast("list[int]", [prompt])))
+        except TypeError:
+            raise PromptError(f"a prompt is a text or token ids, not {prompt!r:.80}") from None
+        if wrong := [token for token in tokens if not 0 <= token < model.n_vocab]:
             raise PromptError(f"no token {wrong[0]} in a vocabulary of {model.n_vocab}")
-        return list(prompt)
+        return tokens
 
     def start(
         self,

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import psutil
 
-from duo.engine.cores import allowed_cores, cpu_quota, usable_cores
+from duo.engine.cores import allowed_cores, usable_cores
+from duo.llama.control_groups import cpu_limit
 
 log = logging.getLogger("duo.engine")
 
@@ -107,7 +108,7 @@ class CoresInUse:
         if since is None or time.monotonic() - since.now < _READ_EVERY_S:
             return False
         self._since, before = cpu_times(), self.limit
-        if self._since.total_s is not None and cpu_quota() is None:
+        if self._since.total_s is not None and cpu_limit() is None:
             self._follow(other_cpu_use(since, self._since), self._since.now - since.now)
         return self.limit != before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,11 @@ class TextRequest:
     end: Callable[[BaseException | None], None] = lambda _: None  # see Engine.submit()
 
 
+def _as_tuple(value: Any) -> Any:
+    """A tuple of several values; anything else as it is, which is an error later."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
 def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     """The configuration of one generation. Raises UsageError, or TypeError for an unknown name.
 
@@ -83,12 +88,15 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     if schema is not None:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         given["grammar"] = schema_grammar(text, "json_schema")
+    bias = given.get("logit_bias")
+    if bias and not isinstance(bias, Mapping):
+        raise UsageError(f"logit_bias must be a dict of token ids and numbers, not {bias!r}", "logit_bias")
     given |= {
+        "logit_bias": tuple((bias or {}).items()),
         "max_tokens": -1 if limit is None else limit,
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
-        "logit_bias": tuple((given.get("logit_bias") or {}).items()),
-        "samplers": tuple(given.get("samplers", SAMPLERS)),
-        "seed": secrets.randbits(32) if seed is None else seed % 2**64,
+        "stop": (stop,) if isinstance(stop, str) else _as_tuple(stop or ()),
+        "samplers": _as_tuple(given.get("samplers", SAMPLERS)),
+        "seed": secrets.randbits(32) if seed is None else seed % 2**64 if isinstance(seed, int) else seed,
     }
     return with_values(config, given)
 

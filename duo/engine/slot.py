@@ -244,7 +244,9 @@ class Slot:
                 return
             # Without a draft, only a text that repeats itself uses more sizes than these.
             n_most = n_max if draft is not None or self.remote is not None else 1
-            warm_up(target, self.target, n_most + 1, n_most + 1)
+            warm_s = warm_up(target, self.target, n_most + 1, n_most + 1)
+            for policy in (self.policy, self._alone, *([self.layer.policy] if self.layer is not None else [])):
+                policy.learn_target_warmup(warm_s)
             of_layer = head, self.target, self.layer.policy if self.layer is not None else self.policy
             own = replace(threads, draft=(threads.target,))
             for (context, model, policy), used in (((draft, self.draft_model, self.policy), threads), (of_layer, own)):

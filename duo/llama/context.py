@@ -17,7 +17,7 @@ from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
-from duo.llama.memory import available_bytes, check_memory
+from duo.llama.memory import available_bytes, check_memory, failure, of_size
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 
@@ -26,7 +26,7 @@ Logits = npt.NDArray[np.float32]
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _FLOATS = ("f32", "f16", "bf16")  # other types of the V cache need flash attention
 _MAX_SCORES = 1 << 30  # bytes
-_ABORTED = 2
+_ABORTED, _NO_MEMORY = 2, -2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
@@ -79,12 +79,15 @@ class Context(Handle):
         self._abort_flag = ctypes.create_string_buffer(2)
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
-        with model.use() as weights, library.errors_of(model.path) as errors, model.call:
+        needs = f"a context of {config.n_ctx} tokens needs {of_size(sum(model.size.cache_bytes(config)))} and buffers"
+        with model.use() as weights, library.errors_of(model.path, needs) as errors, model.call:
             pointer = llama_cpp.llama_init_from_model(weights, params)
             if not pointer:
-                raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {''.join(errors[:1])}")
+                why = f"llama.cpp could not create a context: {''.join(errors[:1])}"
+                raise failure(model.path.name, "\n".join(errors), needs, why)
             super().__init__(pointer, llama_cpp.llama_free, parent=model)
         self.model = model
+        self.n_device_bytes = sum(model.size.cache_bytes(config)[model.n_layer - model.n_offloaded :])
         self._aborted = False
         # Called after each decode() with the position of its first token and their number: see HeadContext.
         self.on_decoded: Callable[[int, int], None] = lambda *_: None
@@ -176,7 +179,8 @@ class Context(Handle):
                 self.rollback(0)  # the state may include a part of the batch
             if status == _ABORTED:
                 raise DecodeAborted("the decode was aborted")
-            raise DecodeError(f"llama.cpp rejected {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
+            did = "is out of memory for" if status == _NO_MEMORY else "rejected"
+            raise DecodeError(f"llama.cpp {did} {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
         if self._is_remote:  # one batch is to take about a second
             seconds = time.perf_counter() - began
             if n == self.n_batch and seconds < _BATCH_S / 2:
@@ -234,7 +238,12 @@ class Context(Handle):
         if (address, n_rows) not in self._arrays:
             memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
             self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
-        return self._arrays[address, n_rows]
+        rows = self._arrays[address, n_rows]
+        if not -np.inf < rows.max() < np.inf:  # NaN, if any of them is
+            raise ModelError(
+                f"{self.model.path}: its logits are not numbers: the file is damaged, or does not fit llama.cpp"
+            )
+        return rows
 
     def rollback(self, n_past: int) -> None:
         """Remove everything from position `n_past` on. Raises RollbackError if the cache cannot."""

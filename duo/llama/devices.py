@@ -8,11 +8,12 @@ import ctypes
 import functools
 import socket
 import struct
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from duo.config import ModelConfig, split_endpoint
 from duo.errors import DeviceError, UsageError
@@ -31,6 +32,16 @@ _PROBE_S = 3.0
 _CONNECT_S = 1.0
 
 
+class Holder(Protocol):
+    """What has memory on devices."""
+
+    def held_on(self, device: "Device") -> int:
+        """Its bytes there."""
+
+
+holders: weakref.WeakSet[Holder] = weakref.WeakSet()  # the models that are loaded
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One device. `kind` is CPU, GPU, IGPU, ACCEL, META or RPC."""
@@ -42,6 +53,12 @@ class Device:
 
     @property
     def memory(self) -> tuple[int, int]:
+        """Free and total memory in bytes, less what loaded models hold if the device reports all of it as free."""
+        free, total = self.reported
+        return free - min(free, sum(model.held_on(self) for model in holders)) if free == total else free, total
+
+    @property
+    def reported(self) -> tuple[int, int]:
         """Free and total memory in bytes. Calls the server of an RPC device."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         with lifeline if self.kind == RPC else nullcontext():

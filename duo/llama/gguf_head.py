@@ -13,6 +13,7 @@ from pathlib import Path
 from duo.errors import ModelError
 from duo.llama import library
 from duo.llama.fingerprint import Fingerprint, text_difference
+from duo.llama.memory import failure
 
 _TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
@@ -77,7 +78,8 @@ class Head:
             reason = errors[0].partition(": ")[2] if errors else "no reason given"
             if "invalid magic" in reason or "read magic" in reason:
                 raise ModelError(f"{path}: not a GGUF file")
-            raise ModelError(f"{path}: the file is truncated or damaged: download it again ({reason})")
+            why = f"the file is truncated or damaged: download it again ({reason})"
+            raise failure(path, "\n".join(errors), "its header needs more", why)
         try:
             tensors, keys = range(lib.gguf_get_n_tensors(pointer)), range(lib.gguf_get_n_kv(pointer))
             self.tensors: dict[str, int] = {

@@ -95,7 +95,10 @@ class GrammarProcess(Handle):
         if kind == _READY:
             raise ModelError(f"the process that applies the grammar failed: {last}")
         if status < 0:
-            limits = f"{MAX_S:g} s or {_MAX_MEMORY >> 20} MB for one token"
+            less = (
+                "" if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY else ", or less (ulimit -v),"
+            )
+            limits = f"{MAX_S:g} s or {_MAX_MEMORY >> 20} MB{less} for one token"
             raise UsageError(f"the grammar is too complex: it needs more than {limits}, or fails")
         raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
 

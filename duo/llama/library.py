@@ -12,8 +12,8 @@ from pathlib import Path
 import llama_cpp
 from llama_cpp._ggml import libggml
 
-from duo.errors import ModelError
 from duo.llama.lifeline import catch_aborts, reading
+from duo.llama.memory import failure
 
 F16, Q4_0 = 1, 2  # llama.h, enum llama_ftype
 
@@ -90,9 +90,12 @@ def bind(prefix: str, **signatures: str) -> ctypes.CDLL:
 
 
 @contextmanager
-def errors_of(path: Path) -> Iterator[list[str]]:
-    """The errors that llama.cpp logs on this thread in the block; an abort there is the fault of the file `path`."""
-    _log.errors, reading.path = [], path
+def errors_of(path: Path, needs: str = "more is needed") -> Iterator[list[str]]:
+    """The errors that llama.cpp logs on this thread in the block; an abort there is the fault of the file `path`.
+
+    `needs`: what is said if memory is lacking.
+    """
+    _log.errors, reading.path, reading.needs = [], path, needs
     try:
         yield _log.errors
     finally:
@@ -126,4 +129,5 @@ def quantize(source: Path, target: Path, file_type: int) -> None:
     with errors_of(source) as errors:
         status = llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params))
     if status != 0:
-        raise ModelError(f"{source.name} could not be quantised: {errors[-1] if errors else status}")
+        what = f"{source.name} could not be quantised"
+        raise failure(what, "\n".join(errors), "more is needed", errors[-1] if errors else f"{status}")

@@ -17,13 +17,15 @@ from typing import NoReturn
 from llama_cpp._ggml import libggml
 
 from duo.errors import DeviceError
+from duo.llama.memory import shortage
 
 _TICK_S = 0.25
 _SUSPENDED_S = 4 * _TICK_S  # a longer tick means that this process was stopped
 _LOADING_FACTOR = 20  # longer time limit while weights are sent: a large tensor takes long, without a sign of life
 _EXIT_S = 1.5  # for the main thread to write its output
 
-reading = threading.local()  # path: the model file that llama.cpp is reading on this thread, or None
+# `path`: the model file that llama.cpp is reading on this thread, or None. `needs`: the memory that this needs.
+reading = threading.local()
 _lost = threading.Event()
 _listeners: list[Callable[[DeviceError], None]] = []
 
@@ -106,6 +108,8 @@ def _on_abort(message: bytes) -> None:
     if "RPC" in what or "ggml-rpc" in where or "Failed to connect" in what:
         _die(f"{lifeline.names} has died or uses another version of the protocol")
     path = getattr(reading, "path", None)
+    if short := shortage(what, getattr(reading, "needs", "more is needed")):
+        _die(f"{path}: {short}" if path else short)
     blamed = f"{path}: the file is damaged, or needs another llama.cpp, which" if path else "llama.cpp"
     _die(f"{blamed} aborted: {what} ({Path(where).name})")
 

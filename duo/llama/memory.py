@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from duo.errors import MemoryLimitError
+from duo.errors import MemoryLimitError, ModelError
+from duo.llama.control_groups import memory_left
 
 if TYPE_CHECKING:
     from duo.config import ContextConfig
     from duo.llama.model import Model
 
-_CGROUP = Path("/sys/fs/cgroup")
+_SHORTAGE = re.compile("(cannot|could not|failed to|unable to) allocate|insufficient memory|out of memory|bad_alloc"
+                       "|mem_buffer != NULL", re.IGNORECASE)  # fmt: skip
 _CELLS = 256  # the numbers of tokens that are suggested are multiples of this, as llama.cpp's numbers of cells
 
 
 def available_bytes() -> int:
-    """Memory available without swapping, in bytes."""
+    """Memory available without swapping, in bytes, within the limits of a container or service and of `ulimit -v`."""
     free: int = psutil.virtual_memory().available
-    with suppress(OSError, ValueError, KeyError):  # a container's limit (cgroup v2); no limit reads as "max"
-        limit, used = (int((_CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-        # The page cache counts as used, but is reclaimable.
-        return min(free, limit - used + int(stat["active_file"]) + int(stat["inactive_file"]))
-    return free
+    if (left := memory_left()) is not None:
+        free = min(free, int(left.value))
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return free if most == resource.RLIM_INFINITY else max(0, min(free, most - psutil.Process().memory_info().vms))
+
+
+def of_size(n_bytes: float) -> str:
+    """This many bytes, for people."""
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+def shortage(log: str, needs: str) -> str:
+    """That memory is lacking, and what was needed, if llama.cpp's `log` says that; else empty."""
+    line = re.sub(".*error loading model[^:]*: ", "", next(filter(_SHORTAGE.search, log.splitlines()), ""))
+    limit = "" if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else " within ulimit -v"
+    free = f"{of_size(available_bytes())} of this machine's memory are available{limit}"
+    return line and f"out of memory: {needs}, and {free} ({line})"
+
+
+def failure(name: object, log: str, needs: str, otherwise: str) -> ModelError:
+    """The error of `name`, a file: see shortage(); or else `otherwise`."""
+    short = shortage(log, needs)
+    return MemoryLimitError(f"{name}: {short}") if short else ModelError(f"{name}: {otherwise}")
 
 
 def peak_bytes() -> int:
@@ -63,21 +82,19 @@ def check_memory(model: Model, config: ContextConfig) -> None:
     needed, available = logits + on_host + (attention if on_host else 0), available_bytes()
     if needed > available:
         raise MemoryLimitError(
-            f"{need} {needed / 2**30:.1f} GiB for its cache and buffers, and {available / 2**30:.1f} GiB are "
-            "available: use a smaller n_ctx or n_ubatch, or q8_0 for type_k and type_v"
+            f"{need} {of_size(needed)} for its cache and buffers, and {of_size(available)} are available: "
+            "use a smaller n_ctx or n_ubatch, or q8_0 for type_k and type_v"
         )
 
     free, total = map(sum, zip((0, 0), *(device.memory for device in model.devices), strict=True))
     if not total or uses_host_memory():  # 0: not reported
         return
-    if free == total:  # a driver that does not report what is used: at least the weights are
-        free -= model.size.offloaded_bytes(model.n_offloaded)
     needed = logits + on_devices + attention
     if needed > free:
         fits = int(max(0, free - logits) / (needed - logits) * config.n_ctx) // _CELLS * _CELLS
         most = f"at most {fits} tokens fit (n_ctx)" if fits else "no context fits"
         raise MemoryLimitError(
-            f"{need} {needed / 2**30:.1f} GiB on {', '.join(device.name for device in model.devices)}, and "
-            f"{max(0, free) / 2**30:.1f} GiB are free: {most}; fewer layers there "
+            f"{need} {of_size(needed)} on {', '.join(device.name for device in model.devices)}, and "
+            f"{of_size(max(0, free))} are free: {most}; fewer layers there "
             f"({model.config.prefix}n_gpu_layers) leave more room"
         )

@@ -11,9 +11,10 @@ from duo.config import SPLIT_MODES, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
-from duo.llama.devices import RPC, devices_for
+from duo.llama.devices import RPC, Device, devices_for, holders
 from duo.llama.gguf_head import ASSISTANT, Head, check_head, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
+from duo.llama.memory import failure, of_size
 from duo.llama.model_size import model_size
 from duo.llama.vocabulary import Vocabulary
 
@@ -63,6 +64,18 @@ class Model(Vocabulary):
         on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
         self.places = frozenset({device.name for device in self.devices} | on_cpu)  # names of what holds its layers
 
+        if not vocabulary_only:
+            holders.add(self)
+
+    def held_on(self, device: Device) -> int:
+        """Bytes of its weights and caches on one of its devices, in proportion to `tensor_split`."""
+        if self.closed or device not in self.devices:
+            return 0
+        n, i, split = len(self.devices), self.devices.index(device), self.config.tensor_split
+        share = split[i] / sum(split) if len(split) == n and any(split) else 1 / n
+        caches: int = sum(getattr(child, "n_device_bytes", 0) for child in list(self._children))
+        return int(share * (self.size.offloaded_bytes(self.n_offloaded) + caches))
+
     def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
         config, path = self.config, self.config.path
         params = llama_cpp.llama_model_default_params()
@@ -88,13 +101,18 @@ class Model(Vocabulary):
 
         params.progress_callback = llama_cpp.llama_progress_callback(on_progress)
         lifeline.is_loading = True
-        with library.errors_of(path) as errors, call:
+        needs = f"its weights need {of_size(self.size.n_bytes)}" if not vocabulary_only else "its vocabulary needs more"
+        with library.errors_of(path, needs) as errors, call:
             pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
         lifeline.is_loading = False
         if not pointer:
             log = "\n".join(errors)
-            if "not within the file bounds" in log or "failed to read" in log:
-                raise ModelError(f"{path}: the file is truncated or damaged: download it again")
             cause = next(iter(log.partition("error loading model: ")[2].splitlines()), "no reason given")
-            raise ModelError(f"{path}: llama.cpp cannot load it: {cause}")
+            is_damaged = "not within the file bounds" in log or "failed to read" in log
+            why = (
+                "the file is truncated or damaged: download it again"
+                if is_damaged
+                else f"llama.cpp cannot load it: {cause}"
+            )
+            raise failure(path, log, needs, why)
         return pointer

@@ -56,6 +56,13 @@ def check_draft(path: Path, target: Path) -> None:
     if not is_small_enough(own, targets):
         raise ModelError(f"{path}: {own / 1e6:.0f} MB, more than half of the target's {targets / 1e6:.0f} MB")
     check_text_model(Head(path))
+    check_parts(path)
+
+
+def check_parts(path: Path) -> None:
+    """Raise ModelError if a part of a split model is missing."""
+    if missing := [part.name for part in ModelConfig(path).shards if not part.is_file()]:
+        raise ModelError(f"{path}: cannot be used without {', '.join(missing)}")
 
 
 def _below(folder: Path, most: float) -> list[Path]:

@@ -63,6 +63,6 @@ def family_of(names: Iterable[str]) -> Family | None:
     """The family of a target of these names (file, repository, header); None if unknown, or if it is its draft."""
     names = [_plain(name) for name in names if name]
     for family in FAMILIES:
-        if any(re.search(family.pattern, name) for name in names):
+        if any(re.search(rf"(?:{family.pattern})(?![a-z0-9])", name) for name in names):  # Gemma 2B is no Gemma 2
             return None if any(map(family.is_draft, names)) else family
     return None

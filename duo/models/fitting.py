@@ -7,8 +7,8 @@ from functools import cached_property
 
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
-from duo.llama.devices import devices_for
-from duo.llama.memory import uses_host_memory
+from duo.llama.devices import RPC, devices_for
+from duo.llama.memory import of_size, uses_host_memory
 from duo.llama.model_size import model_size
 from duo.spec.placement import Footprint, Layout, Room, fill, place
 
@@ -35,6 +35,9 @@ def fit(
     models = [_Placed(name, target, context)]
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", draft, context))
+    for device in dict.fromkeys(device for model in models for device in model.silent):
+        why = "reports all of its %s as free, whatever other programs use there: if the layers do not fit, set"
+        log.info(f"%s (%s) {why} %s", device.name, device.description, of_size(device.reported[1]), models[0].parameter)
     _check_weights(models)
     if not any(model.rooms and model.n_layers is None for model in models):
         return target, draft
@@ -73,7 +76,11 @@ class _Placed:
         self.n_layers = None if config.fits_layers else config.n_gpu_layers
         if config.split_mode not in ("none", "layer"):  # each layer is split
             self.n_layers = ALL_LAYERS
-        self.rooms = [Room(device.name, device.memory[0]) for device in devices_for(config)]
+        devices = devices_for(config)
+        self.rooms = [Room(device.name, device.memory[0]) for device in devices]
+        self.silent = [
+            device for device in devices if device.kind == RPC and device.reported[0] == device.reported[1] > 0
+        ]
 
     @cached_property
     def footprint(self) -> Footprint:

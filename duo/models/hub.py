@@ -7,23 +7,26 @@ shows progress bars on a terminal only.
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from duo.config import HUB, ModelConfig
-from duo.errors import DownloadError, ModelError, UsageError
+from duo.errors import DownloadError, DuoError, ModelError, UsageError
 from duo.models.storage import open_own
 
 _logger = logging.getLogger(__name__)
 _MAGIC = b"GGUF"
-_SPEC = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w.-]+))?", re.ASCII)
-_QUANT = re.compile(r"[-.](\w+)(?:-\d{5}-of-\d{5})?\.gguf$", re.ASCII | re.IGNORECASE)
+_SPEC = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w./-]+))?", re.ASCII)
+_FILE = re.compile(r"(.+?)(-\d{5}-of-\d{5})?\.gguf", re.ASCII | re.IGNORECASE)
+_QUANT = re.compile(r"[-.]((?:UD-)?\w+)$", re.ASCII | re.IGNORECASE)
 
 _PREFERRED = ("Q4_K_M", "Q8_0")
-_SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # not models by themselves
+# By whole words: "Model-MTP-Q8_0" is a model, and so is "Model-imatrix-Q8_0", which was made with such a matrix.
+_NO_MODEL = re.compile(r"(?:.*[-._])?mmproj([-._].*)?|imatrix([-._].*)?|.*[-._]imatrix", re.IGNORECASE)
+_HEAD = re.compile(r"(mtp|eagle3|dflash|dspark)[-._].*", re.IGNORECASE)  # drafts for a model beside it
 
 
 def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
@@ -57,8 +60,8 @@ def check_gguf(path: Path) -> Path:
 def resolve_hub(spec: str, offline: bool = False) -> Path:
     """The first file of the model `spec`, user/repo[:quant], in the Hub's cache; downloaded if necessary.
 
-    Offline (also with HF_HUB_OFFLINE), or with a warning if the Hub fails, from the cache. Raises UsageError for an
-    invalid `spec`, DownloadError.
+    Offline (also with HF_HUB_OFFLINE), or with a warning if the Hub fails, from the cache. Raises UsageError for a
+    `spec` that is invalid or fits several models, DownloadError.
     """
     match = _SPEC.fullmatch(spec)
     if match is None:
@@ -74,7 +77,7 @@ def resolve_hub(spec: str, offline: bool = False) -> Path:
     else:
         try:
             return _fetch(hub, repo, quant)
-        except DownloadError:
+        except DuoError:
             raise
         except Exception as error:  # three major versions with three HTTP libraries: they share no base class
             reason = _explain(hub, repo, error)
@@ -127,32 +130,47 @@ def root_cause(error: BaseException) -> str:
     return root.strerror if isinstance(root, OSError) and root.strerror else lines[0]
 
 
-def select_files(names: Iterable[str], repo: str, quant: str | None) -> list[str]:
-    """The file for `quant` among `names` in `repo`, or all its parts, as llama.cpp chooses. Raises DownloadError."""
-    models = sorted(name for name in names if _is_model(name))
-    if not models:
+def select_files(names: Iterable[str], repo: str, tag: str | None) -> list[str]:
+    """The file for `tag` among `names` in `repo`, or all its parts: of Q4_K_M, Q8_0 and the first one by default.
+
+    A tag is the quantisation, or more of the file's name. Raises DownloadError; UsageError if several files have it.
+    """
+    names = sorted(names, reverse=True)
+    found = {match[1]: name for name in names if (match := _FILE.fullmatch(name))}
+    stems = [stem for stem in sorted(found) if not _NO_MODEL.fullmatch(_base(stem))]
+    stems = [stem for stem in stems if not _HEAD.fullmatch(_base(stem))] or stems
+    if not stems:
         raise DownloadError(f"{repo} has no GGUF model")
-    found = [name for wanted in ((quant,) if quant else _PREFERRED) for name in models if _has_quant(name, wanted)]
-    if quant and not found:
-        available = ", ".join(dict.fromkeys(quant_of(name) or name for name in models))
-        raise DownloadError(f"{repo} has no {quant} (available: {available})")
-    first = (found or models)[0]
+    chosen = next(filter(None, (_tagged(stems, wanted) for wanted in ((tag,) if tag else _PREFERRED))), [])
+    if tag and not chosen:
+        available = ", ".join(dict.fromkeys(quant_of(found[stem]) or found[stem] for stem in stems))
+        raise DownloadError(f"{repo} has no {tag} (available: {available})")
+    if len(chosen) > 1:
+        which = ", ".join(f"{repo}:{stem}" for stem in chosen)
+        raise UsageError(
+            f"{repo} has {len(chosen)} models {f'called {tag}' if tag else 'to choose from'}: name one, {which}"
+        )
+    first = re.sub(r"\d{5}(-of-\d{5}\.gguf)$", r"00001\1", found[(chosen or stems)[0]])
     parts = [path.as_posix() for path in ModelConfig(Path(first)).shards]
-    if missing := set(parts) - set(models):
+    if missing := set(parts) - set(names):
         raise DownloadError(f"{repo} has {len(parts) - len(missing)} of the {len(parts)} parts of {first}")
     return parts
 
 
 def quant_of(name: str) -> str | None:
-    """The quantisation in the name of a file, such as Q4_K_M; None if there is none."""
-    return found[1] if (found := _QUANT.search(name)) else None
+    """The quantisation in the name of a file, such as Q4_K_M or UD-Q4_K_XL; None if there is none."""
+    file = _FILE.fullmatch(name)
+    return found[1] if file and (found := _QUANT.search(file[1])) else None
 
 
-def _is_model(name: str) -> bool:
-    file = name.rpartition("/")[2].lower()
-    return file.endswith(".gguf") and not any(sidecar in file for sidecar in _SIDECARS)
+def _base(stem: str) -> str:
+    return stem.rpartition("/")[2]
 
 
-def _has_quant(name: str, quant: str) -> bool:
-    """Whether `name` contains `quant` as a word: F16 does not match BF16."""
-    return re.search(rf"(?<![a-z0-9]){re.escape(quant)}[.-]", name, re.IGNORECASE) is not None
+def _tagged(stems: Sequence[str], tag: str) -> list[str]:
+    """The `stems` that have `tag` as whole words: those that are it, else those that end with it, else all."""
+    # After an underscore only what begins like a quantisation: K_M is no word of Q4_K_M.
+    word = rf"(?<![^-./{'_' * bool(re.match('[a-z]+[0-9]', tag, re.IGNORECASE))}]){re.escape(tag)}"
+    patterns = rf"(?:.*/)?{re.escape(tag)}", rf".*(?<!UD-){word}", rf".*{word}", rf".*{word}(?![^-./]).*"
+    levels = ([stem for stem in stems if re.fullmatch(pattern, stem, re.IGNORECASE)] for pattern in patterns)
+    return next(filter(None, levels), [])

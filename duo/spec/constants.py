@@ -62,6 +62,8 @@ class PolicyConfig:
     spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
     max_slower: float = 1.5  # factor beyond which a time is an outlier or,
     outliers: int = 3  # if it comes so often in succession, has changed
+    jump: float = 100.0  # factor beyond T(1) from which, and
+    jump_s: float = 1.0  # seconds from which, a time is not that of a decode: the machine was suspended
     noticeable: float = 0.005  # relative change of T(n) from which what follows from it is computed again
     few: int = 5  # measurements after which a mean is reported
     kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,

@@ -36,6 +36,7 @@ class CostModel:
         self._curves: dict[float, list[float]] = {}  # by doubt
         self._basis: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
         self.guess_s = 0.0  # the draft's time for one token, as inferred from others, until it is measured
+        self.warm_s = math.inf  # the target's time for the first tokens, when it was loaded
         self.was_wrong = False  # whether T(n > 1) of an earlier run was, since a text began
         self.is_doubted = False  # whether T(1) is from an earlier run whose other times have turned out to be wrong
 
@@ -111,7 +112,7 @@ class CostModel:
         if is_known and abs(math.log(time.value / before_s)) > math.log(DEFAULT.max_slower):
             if was_kept and n > 1:
                 self._forget_kept()
-            else:
+            elif time.value * DEFAULT.jump > before_s:  # else that was the time of a clock that jumped
                 self._scale(time.value / before_s, time)
         self.is_doubted = self.is_doubted and n > 1
         now = time.value, time.estimate(1.0)
@@ -218,6 +219,13 @@ class CostModel:
             known = _with_inferred(known, {i: time.estimate(doubt) * ratio for i, time in other.target_times.items()})
         return _interpolated(known, n, doubt) if known else [0.0] * n
 
+    def is_jump(self, seconds: float) -> bool:
+        """Whether no decode takes so long, by the other times and the warm-up: the clock has jumped meanwhile."""
+        if seconds <= DEFAULT.jump_s:
+            return False
+        known = [time.value for costs in self._family for time in costs.target_times.values()]
+        return seconds > DEFAULT.jump * min([*known, *(costs.warm_s for costs in self._family)])
+
     # What is kept
 
     def state(self) -> CostState:
@@ -232,6 +240,13 @@ class CostModel:
         for name, times in self._times.items():
             for n, (value, spread) in state.get(name, {}).items():
                 times[int(between(int(n), *_RANGES[name]))] = Time(duration(value), between(spread, 0, 1))
+        self.forget_curves()
+
+    def forget_jumps(self) -> None:
+        """Forget what an earlier run has measured while the clock jumped."""
+        for times in self._times.values():
+            for n in [n for n, time in times.items() if time.is_kept and self.is_jump(time.value)]:
+                del times[n]
         self.forget_curves()
 
     def forget_curves(self) -> None:

@@ -27,6 +27,7 @@ class Learner(PairModel):
         self._forecast = Forecast(0.0)
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
         self._reviewed = OFF, 0.0  # the schedule that the last review chose, and the draft's time in it then
+        self._n_jumps = 0  # steps in succession that seem to have taken far too long
         self._since_alone = 0  # tokens since T(1) was measured
         self._may_gain = True  # whether drafting may pay, by what is known
         self.gain: float | None = None  # the best forecast over the target alone; None: nothing is known of the draft
@@ -114,7 +115,12 @@ class Learner(PairModel):
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """The target added `n_tokens` at this cost."""
-        self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
+        self._n_jumps = self._n_jumps + 1 if self.alone.is_jump(cost.decode_s) else 0
+        if 0 < self._n_jumps < DEFAULT.outliers:
+            usual_s = self.costs.target_s(cost.n_candidates + 1)
+            cost = replace(cost, decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
+        else:
+            self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
         schedule, costs, alone_s = self.schedule, self.costs, self.alone.target_s(1)
         is_alone = not cost.n_candidates and schedule is not ASYNC
         self._since_alone = 0 if is_alone else self._since_alone + n_tokens
@@ -161,6 +167,8 @@ class Learner(PairModel):
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
         self._n_unread = self._n_unread_found = 0
+        if self.alone.is_jump(seconds / max(1, n_tokens)):
+            return
         if n_sequences > 1:
             self.concurrent.add_draft(seconds, n_sequences=n_sequences)
         elif n_tokens >= DEFAULT.read_least:
@@ -185,6 +193,8 @@ class Learner(PairModel):
         Otherwise it knew too little of the text to be right as often as it will be. `seconds` is 0 if the time is not
         representative.
         """
+        if n_tokens and self.alone.is_jump(seconds / n_tokens):
+            seconds = 0.0
         if n := len(scores):
             share = sum(accepted for _, accepted in scores) / n
             if not whole:

@@ -187,6 +187,17 @@ class PairModel:
         if machine.latency_s:
             self.learn_latency(machine.latency_s)
 
+    def learn_target_warmup(self, seconds: float) -> None:
+        """The target decoded its first tokens in so many seconds."""
+        self._costs[0][0].warm_s = seconds
+        self._forget_jumps()
+
+    def _forget_jumps(self) -> None:
+        for costs in (costs for both in self._costs.values() for costs in both):
+            costs.forget_jumps()
+        if self.alone.is_jump(self._read.value):
+            self._read = Time()
+
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
         """The draft decoded one token with `n_threads` while it was loaded."""
         if not self.knows_draft(n_threads):
@@ -241,6 +252,7 @@ class PairModel:
         self._use_mode(self._mode)
         if state["read_s"]:
             self._read = Time(duration(state["read_s"]))
+        self._forget_jumps()
         if state["latency_s"]:
             self._latency = Time(duration(state["latency_s"]))
         for schedule in Schedule:

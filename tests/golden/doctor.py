@@ -12,6 +12,7 @@ from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Hidden, Inst
 from duo.cli.problems import find_problems
 from duo.diagnose.host import Bandwidth, Gpu, Host
 from duo.llama.build import GPU_BACKENDS
+from duo.llama.control_groups import Limit
 
 DOCTOR = Path(__file__).with_name("doctor.txt")
 
@@ -24,6 +25,7 @@ HEALTHY = Installation(
     tested_range=">=0.3.36,<0.3.37",
     host=Host("Linux", "x86_64", "6.1", "Some CPU", ("AVX", "AVX2"), (), 16 * 10**9, 8 * 10**9),
     cores=Cores(8, 8, None, 4),
+    limits={"cpu": None, "memory": None},
     threads={"alone": 4, "target": 3, "draft": 1},
     load=0.2,
     bandwidth=Bandwidth(10e9, 40e9, 4),
@@ -54,10 +56,15 @@ def _hidden(installation: Installation, **variables: str) -> Installation:
     return replace(installation, hidden=Hidden(tuple(variables), (_CARD,)), environment=variables)
 
 
+_LIMITS = {
+    "cpu": Limit(0.5, "/sys/fs/cgroup/cpu/system.slice"), "memory": Limit(4e9, "/sys/fs/cgroup/system.slice/a.service"),
+}  # fmt: skip
+_ALONE = {"alone": 1, "target": 1, "draft": 1}
 _NO_CARD, _STOPPED = {"gpu_backends": ("Vulkan",)}, {"GGML_VK_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "0"}
 WHOLE = {
     "healthy": HEALTHY,
     "what one build can fix": _gpu(_NVIDIA, rpc=False, backends=("CPU",), features=("AVX", "OPENMP")),
+    "a service with limits": _change(limits=_LIMITS, cores=Cores(8, 8, 0.5, 1), threads=_ALONE),
     "a back end that was not started": _change(build=_NO_CARD, environment=_STOPPED, bandwidth=None),
 }
 NOTHING_WRONG = (

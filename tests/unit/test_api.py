@@ -202,8 +202,14 @@ def test_a_seed(tiny: duo.Engine) -> None:
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("logit_bias", {10**6: 1.0}), ("stop", ""), ("json_schema", "{"), ("json_schema", {"type": 1})],
-)
+    [
+        ("logit_bias", {10**6: 1.0}), ("stop", ""), ("json_schema", "{"), ("json_schema", {"type": 1}),
+        # Of another type.
+        ("seed", "x"), ("seed", 1.5), ("stop", 5), ("stop", [5]), ("temperature", [1]), ("max_tokens", "3"),
+        ("samplers", 3), ("samplers", "top_k"), ("grammar", 4), ("logit_bias", 3), ("logit_bias", {"a": 1}),
+        ("logit_bias", {1: "a"}), ("json_schema", 3),
+    ],
+)  # fmt: skip
 def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -> None:
     with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:
         tiny.generate("a", **{parameter: cast("Any", value)})
@@ -220,9 +226,12 @@ def test_unknown_keywords(engine: duo.Engine) -> None:
         duo.load("a", **unknown)
 
 
-@pytest.mark.parametrize(("name", "value"), [("lookup", False), ("schedule", None), ("n_ctx", "5")])
+@pytest.mark.parametrize(("name", "value"), [
+    ("lookup", False), ("schedule", None), ("n_ctx", "5"), ("rpc_servers", "a:1"), ("rpc_servers", 5),
+    ("tensor_split", "1"), ("devices", "none"), ("cpu_range", 3),
+])  # fmt: skip
 def test_settings_of_another_type(name: str, value: object) -> None:
-    with pytest.raises(duo.UsageError, match=f"^{name} must be "):
+    with pytest.raises(duo.UsageError, match=f"^{name} must "):
         duo.load("a", **{name: cast("Any", value)})
 
 
@@ -238,6 +247,15 @@ def test_settings_of_another_type(name: str, value: object) -> None:
 def test_prompts_that_cannot_be_used(prompt: str | list[int], said: str, tiny: duo.Engine) -> None:
     with pytest.raises(duo.PromptError, match=said):
         tiny.generate(prompt)
+
+
+@pytest.mark.parametrize("prompt", [5, None, b"a", ["a"], [[1]], [1.5]])
+def test_prompts_of_another_type(prompt: Any, tiny: duo.Engine, engine: duo.Engine) -> None:
+    with pytest.raises(duo.PromptError) as raised:
+        tiny.generate(prompt)
+    assert str(raised.value) == f"a prompt is a text or token ids, not {prompt!r}"
+    with pytest.raises(duo.PromptError, match="messages are dicts in a list, or a text, not"):
+        engine.chat(prompt)
 
 
 def test_a_file_has_no_chat_template_or_another_one_for_tools(tiny: duo.Engine, tmp_path: Path) -> None:

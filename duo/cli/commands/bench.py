@@ -1,6 +1,5 @@
 """`duo bench`: benchmarks plain decoding, duo's modes and llama.cpp's programs."""
 
-import json
 import os
 import re
 import shutil
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from duo.bench import contestants, results
-from duo.bench.facts import circumstances, merged, model_facts
+from duo.bench.facts import circumstances, merged, model_facts, write_json
 from duo.bench.rounds import Job, Prompt, Sample, built_in, chosen, measure, parse_prompts, rounds
 from duo.cli.inputs import read_file
 from duo.cli.installation import SLOWING
 from duo.cli.load import loaded
 from duo.cli.options.by_command import BenchOptions
-from duo.cli.terminal.console import note, say, warn
+from duo.cli.terminal.console import blame, check_writable, note, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
@@ -52,6 +51,7 @@ class Plan:
 def bench(options: BenchOptions) -> int:
     """Run the benchmark and print the results. Returns the exit status. Raises DuoError."""
     send_log(options, hidden=("duo.link", "duo.process"))
+    check_writable(options.json, "--json")
     plan = read_plan(options)
     load_before, since = round(os.getloadavg()[0], 2), cpu_times()
     options = replace(options, engine=replace(options.engine, draft_n_max=plan.largest))
@@ -80,8 +80,12 @@ def bench(options: BenchOptions) -> int:
         finally:  # also after an error
             if found.samples:
                 about = merged(about, {"complete": not status})
-                as_json = json.dumps(found.document() | about, indent=2)
-                print(as_json if options.output == "json" else "\n".join(_markdown(found, about)))  # noqa: T201
+                files = dict.fromkeys([Path("-")] * (options.output == "json") + [options.json] * bool(options.json))
+                for file in filter(None, files):
+                    with blame("--json", file):
+                        write_json(file, found.document(), about)
+                if Path("-") not in files:
+                    print("\n".join(_markdown(found, about)))  # noqa: T201
 
 
 def read_plan(options: BenchOptions) -> Plan:
@@ -177,8 +181,8 @@ def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine
 
 
 def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
-    """The table, and the facts as JSON."""
-    models = filter(None, about["models"].values())
+    """The table."""
+    models = filter(None, map(about["models"].get, ("target", "draft")))
     pair = ", draft ".join(f"{model['name']} ({model['quantisation']})" for model in models)
     categories = dict.fromkeys(sample.prompt.category for sample in found.samples)
     n_rounds = len({sample.i_round for sample in found.samples})
@@ -186,5 +190,4 @@ def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
         f"{pair}; {about['options']['predict']} greedy tokens each, {n_rounds} rounds ({', '.join(categories)}). "
         "Decode t/s: median (quartiles); speed-up over plain: geometric mean of the rounds (95 % t interval).",
         "", *results.table(map(found.row, found.contestants)), *results.excluded(found),
-        "", "```json", json.dumps(about, indent=2), "```",
     ]  # fmt: skip

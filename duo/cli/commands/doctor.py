@@ -67,11 +67,13 @@ def _rows(here: Installation) -> Iterator[tuple[str, str]]:
     yield "versions", _versions(here.versions)
     yield "system", f"{host.system} {host.release}, {host.machine}"
     yield "CPU", host.cpu
-    quota = "no quota" if cores.quota is None else f"a quota of {cores.quota:g}"
-    yield "cores", f"{cores.usable} usable; {cores.allowed} of {cores.logical} logical processors allowed, {quota}"
+    quota, limit = here.limits["cpu"], here.limits["memory"]
+    of_cpus = f"a quota of {quota.value:g} ({quota.folder})" if quota else "no quota"
+    of_memory = f", a limit of {_gigabytes(limit.value)} ({limit.folder})" if limit else ""
+    yield "cores", f"{cores.usable} usable; {cores.allowed} of {cores.logical} logical processors allowed, {of_cpus}"
     yield "threads", f"{threads['alone']} for the target alone; {threads['target']} + {threads['draft']} concurrently"
     yield "load", f"{here.load:.1f} in the last minute"
-    yield "memory", f"{_gigabytes(host.memory_total)}, {_gigabytes(host.memory_available)} available"
+    yield "memory", f"{_gigabytes(host.memory_total)}, {_gigabytes(host.memory_available)} available{of_memory}"
     yield "bandwidth", _bandwidth(here)
     yield "GPUs", ", ".join(gpu.name for gpu in host.gpus) or "none found"
     if build.failure is None:
@@ -105,5 +107,5 @@ def _bandwidth(here: Installation) -> str:
     return f"{rates}: at most {together / _MODEL_GB:.1f} tokens/s for a model of {_MODEL_GB} GB on this CPU"
 
 
-def _gigabytes(n_bytes: int | None) -> str:
+def _gigabytes(n_bytes: float | None) -> str:
     return "unknown" if n_bytes is None else f"{n_bytes / 1e9:.1f} GB"

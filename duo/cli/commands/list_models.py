@@ -9,7 +9,7 @@ from duo.cli.options.by_command import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
 from duo.llama.gguf_head import Head, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
-from duo.models.draft_files import find_models, hub_name, is_small_enough, model_folders, size
+from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
@@ -48,7 +48,8 @@ def list_models(options: ListOptions) -> int:
         if not path.exists():
             raise ModelError(f"{path}: no such file")
     models = _read(find_models(given))
-    print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models)))  # noqa: T201
+    searched = [*(path for path in given if path.is_dir()), *model_folders()]
+    print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models, searched)))  # noqa: T201
     return 0
 
 
@@ -60,6 +61,7 @@ def _read(paths: Sequence[Path]) -> list[Listed]:
         try:
             head, n_bytes = Head(path), size(path)
             check_text_model(head)
+            check_parts(path)
         except NoTextModelError:
             continue
         except (ModelError, OSError) as error:
@@ -94,9 +96,9 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
     ]
 
 
-def _table(models: Sequence[Listed]) -> list[str]:
+def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
     """The table, and what it means."""
-    folders = ", ".join(map(_short, model_folders()))
+    folders = ", ".join(map(_short, searched))
     if not models:
         return [f"no models in {folders}: `duo demo` fetches a pair, `duo chat -hf USER/REPO:QUANT` any model"]
     rows = [

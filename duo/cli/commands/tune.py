@@ -160,7 +160,7 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
             meter = Meter(slot.target_cache.context, context, show, stop, note)
             times = meter.announce(cores, n_groups, len(prompts) * n_text, slot.target.places)
-            note(f"measuring takes about {times[0]} s, at most {times[1]} s")
+            note(f"measuring takes about {times[0]} s on an idle machine, and at most {times[1]} s")
             # The scores first: they do not depend on what else computes.
             texts = [(prompt, meter.write(prompt, n_text, cores)) for prompt in prompts]
             scored = [meter.score(prompt, text, cores, slot.translation) for prompt, text in texts]

@@ -244,7 +244,9 @@ class BenchOptions(EngineOptions):
         None, "--peers NAME=PATH,… (those on the PATH)", "What is measured",
         "Programs to compare with: llama-completion, llama-cli, llama-speculative-simple; or none.")
     output: str = option(
-        "md", "-o --output", "Output", "Output format. md: a table; json: also every run.", choices=("md", "json"))
+        "md", "-o --output", "Output", "Output format. md: a table; json: also every run, and the hardware.",
+        choices=("md", "json"))
+    json: Path | None = option(None, "--json FILE", "Output", "Write what -o json prints to a file, besides.")
     engine: EngineConfig = EngineConfig(profile=False)
 
 

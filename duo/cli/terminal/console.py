@@ -102,7 +102,7 @@ def size_of(n_bytes: int) -> str:
 
 def check_writable(path: Path | None, option: str) -> None:
     """Raise UsageError if a file cannot be written."""
-    if path is None:
+    if path is None or str(path) == "-":
         return
     with blame(option, path, UsageError):
         existed = path.exists()

@@ -69,3 +69,13 @@ def test_models_that_cannot_roll_back_are_measured_without_a_draft(recurrent: Pa
 @pytest.mark.parametrize(("limits", "largest"), [("64,auto", 64), ("4,auto", 16), ("auto", None), ("2,8", 8)])
 def test_the_contexts_have_room_for_the_most_candidates(limits: str, largest: int | None) -> None:
     assert read_plan(BenchOptions(limits=limits, peers="none")).largest == largest
+
+
+def test_the_table_names_the_target_first_and_json_goes_where_it_is_asked_for(tmp_path: Path) -> None:
+    target, draft = tiny_llama(tmp_path / "z.gguf", n_layer=4), tiny_llama(tmp_path / "a.gguf")
+    report = tmp_path / "out.json"
+    run = duo("bench", *models(target, draft), *SHORT, "--json", report)
+    assert run.text.startswith("z.gguf (F32), draft a.gguf (F32); 4 greedy tokens each")
+    assert "{" not in run.text
+    assert json.loads(report.read_text())["complete"]
+    assert document(duo("bench", *models(target, draft), *SHORT, "--json", "-"))["complete"], "and nothing else"

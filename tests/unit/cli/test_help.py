@@ -97,3 +97,15 @@ def test_the_document_has_every_option_and_every_environment_variable() -> None:
     read = {name for source in sources for name in VARIABLE.findall(source)}
     assert {"DUO_CONFIG", "DUO_CACHE", "NO_COLOR"} <= read
     assert [name for name in sorted(read - INTERNAL) if f"`{name}`" not in document] == []
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+@pytest.mark.parametrize("columns", [80, 60])
+def test_the_help_of_a_narrow_terminal_has_whole_names_and_whole_texts(
+    arguments: tuple[str, ...], columns: int
+) -> None:
+    wide, narrow = (duo(*arguments, env={"COLUMNS": str(n)}).text for n in (300, columns))
+    assert max(map(len, narrow.splitlines())) <= columns
+    assert not re.search(r"-[\w-]*…", narrow)
+    names = re.compile(r"(?<![\w-])--?[a-z][\w-]+")
+    assert set(names.findall(wide)) - set(names.findall(narrow)) == set()

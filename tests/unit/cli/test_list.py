@@ -63,3 +63,21 @@ def test_what_is_no_text_model_and_no_model(caches: Path) -> None:
     (warning,) = run.warnings
     assert "damaged.gguf: the file is truncated or damaged" in warning
     assert run.text == said
+
+
+def test_a_split_model_with_a_missing_part_is_named_and_not_listed(caches: Path) -> None:
+    first = tiny_llama(caches / "mine" / "split.gguf", n_layer=4, max_tensors=20)
+    (second,) = set((caches / "mine").iterdir()) - {first}
+    assert len(json.loads(listed(caches, caches / "mine", "--json").text)) == 1
+    second.unlink()
+    run = listed(caches, caches / "mine", "--json")
+    assert json.loads(run.text) == []
+    (warning,) = run.warnings
+    assert warning.endswith(f"split-00001-of-00002.gguf: cannot be used without {second.name}")
+
+
+def test_the_folders_that_were_searched_are_named(caches: Path) -> None:
+    tiny_llama(caches / "mine" / "one.gguf")
+    assert listed(caches, caches / "mine").text.endswith("Searched: ~/mine, ~/cache, ~/hub.\n")
+    (caches / "mine" / "one.gguf").unlink()
+    assert listed(caches, caches / "mine").text.startswith("no models in ~/mine, ~/cache, ~/hub: ")

@@ -28,7 +28,7 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     run = duo("tune", *models(tiny, tiny), env=env)
     assert run.status == 0
     (line,) = notes(run)
-    assert re.fullmatch(r"duo: measuring takes about \d+ s, at most \d+ s", line)
+    assert re.fullmatch(r"duo: measuring takes about \d+ s on an idle machine, and at most \d+ s", line)
     measured, predictions, advice = run.text.split("\n\n")
     for words in ("measured, ms per decode", "target, threads: 1 ", "draft, threads: 1 ", "100 % of the draft's"):
         assert words in measured

@@ -67,3 +67,19 @@ def test_hugging_face_names_without_huggingface_hub(tiny: Path, names: str) -> N
     with mock.patch.dict("sys.modules", {"huggingface_hub": None}):
         run = duo(*names.format(tiny=tiny).split(), "-p", "x")
     assert_refused(run, "models from Hugging Face need huggingface_hub: pip install huggingface_hub")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "use a smaller context (-c), or free some"),
+        (MemoryError("Unable to allocate 9 GiB"), "Unable to allocate 9 GiB"),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+    ],
+)
+def test_python_has_no_memory(monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("duo.cli.commands.list_models.list_models", fail)
+    assert_refused(duo("list"), f"duo: error: out of memory: {said}\n")

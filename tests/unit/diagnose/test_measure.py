@@ -228,6 +228,7 @@ def test_what_others_have_disturbed_is_measured_again(machine: Machine) -> None:
     assert machine.times() == approx(machine.target_s, SIZES, 2), "nothing that was disturbed counts"
     (said,) = machine.notes
     assert said.startswith("other programs use 1.7 of 2 cores: measuring again, for up to ")
+    assert said.endswith(" s; if they go on, nothing is saved")
 
 
 def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(machine: Machine) -> None:

@@ -1,5 +1,6 @@
 """The warm-up: which batches are decoded, and that nothing of them is left."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,13 +33,17 @@ def knowing(threads: Sequence[int] = (), sequences: Sequence[int] = ()) -> Polic
     return policy
 
 
-def test_on_devices_no_further_size_is_decoded_if_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_devices_no_further_size_is_decoded_if_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """test_slot.py: which are decoded otherwise."""
     context = FakeContext(n_batch=32)
     clock = SimpleNamespace(perf_counter=lambda: 0.5 * len(context.batches))
     monkeypatch.setattr("duo.engine.contexts.time", clock)
-    warm_up(context, model(CPU | DEVICE), 17, 17)
+    caplog.set_level("INFO", "duo.engine")
+    assert warm_up(context, model(CPU | DEVICE), 17, 17) == 0.5
     assert context.batches == [1, 1, 2, 3, 4]
+    assert caplog.messages == ["warming up model.gguf: 4 of 17 batch sizes", "warmed up model.gguf in 2 s"]
     assert context.n_past == 0
 
 
@@ -50,7 +55,7 @@ def test_after_a_failure_nothing_is_decoded() -> None:
 
     context.during = fail
     for places in (CPU, DEVICE):
-        warm_up(context, model(places), 5)
+        assert warm_up(context, model(places), 5) == math.inf
     time_draft(context, model(), TRIED, policy)
     assert len(context.batches) == 3
     assert (context.n_past, context.branches) == (0, {})

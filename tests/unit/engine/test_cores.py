@@ -7,6 +7,7 @@ from duo.config import EngineConfig, ThreadConfig
 from duo.engine import cores
 from duo.engine.cores import check_threads, require_threads, tuned_threads, within
 from duo.errors import UsageError
+from duo.llama.control_groups import Limit
 from tests.fakes import THREADS
 
 
@@ -35,7 +36,7 @@ def test_usable_cores_respect_quota_and_hardware_threads(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, n_threads: int, expected: int
 ) -> None:
     monkeypatch.setattr(cores, "_siblings", lambda cpu: str(cpu % (8 // n_threads)))
-    monkeypatch.setattr(cores, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(cores, "cpu_limit", lambda: quota and Limit(quota, ""))
     assert cores.usable_cores() == expected
 
 

@@ -32,6 +32,25 @@ def test_the_common_prefix_is_kept(n_rollback: int | None, text: list[int], kept
     assert held.begin(text) == held.context.n_past == 0, "nothing is known after a text that was interrupted"
 
 
+def test_a_text_that_there_is_no_memory_to_copy_is_read_again() -> None:
+    class Full(FakeContext):
+        can_save, is_windowed, n_state_bytes = True, False, 1
+
+        def save(self) -> None:
+            raise MemoryError
+
+        def load(self, state: object) -> bool:
+            raise AssertionError(state)
+
+    held = Cache(Full())
+    held.context.decode([1, 2, 3, 4])
+    held.end([1, 2, 3, 4, 5])
+    saved = held.save()
+    assert (saved.state, saved.n_bytes) == (None, 0)
+    held.load(saved)
+    assert (held.context.n_past, held.tokens) == (0, ())
+
+
 def read(n_kept: int, n_prompt: int, n_batch: int) -> list[bool]:
     """Whether each token of a prompt that is read after `n_kept` tokens is in a large batch."""
     sizes = [min(n_batch, n_prompt - first) for first in range(n_kept, n_prompt, n_batch)]

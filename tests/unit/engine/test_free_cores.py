@@ -53,7 +53,7 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
     monkeypatch.setattr("psutil.cpu_times", made.cpu_times)
     monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset((0, 1)))
     monkeypatch.setattr(free_cores, "usable_cores", lambda: made.n_cores)
-    monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
+    monkeypatch.setattr(free_cores, "cpu_limit", lambda: None)
     clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s)
     monkeypatch.setattr(free_cores, "time", clock)
     return made

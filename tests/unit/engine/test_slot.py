@@ -144,9 +144,21 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     times = (free_cores.CpuTimes(10.0 * i, 0.0, 0.0) for i in count())
     monkeypatch.setattr(free_cores, "cpu_times", lambda: next(times))
-    monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
+    monkeypatch.setattr(free_cores, "cpu_limit", lambda: None)
     monkeypatch.setattr(free_cores, "other_cpu_use", lambda *_: 1.0)
     slot = make(n_threads=n_threads, schedule="off")
     assert len(write(slot)[0]) == N
     assert decodes.teams == teams
     assert slot.cores.fewest == 1
+
+
+@pytest.mark.parametrize("warmup", [True, False])
+def test_a_kept_time_of_a_clock_that_had_jumped_is_found_out(make: Make, warmup: bool) -> None:
+    slot = make(warmup=warmup)
+    state = slot.policy.state()
+    state["costs"]["0"][0]["target_s"] = {"1": [640.0, 0.1]}
+    assert slot.policy.restore_kept(state)
+    slot.reserve(10, N)
+    assert slot.policy.alone.target(1).value == (0 if warmup else 640)
+    write(slot)
+    assert slot.policy.alone.target(1).value < 1

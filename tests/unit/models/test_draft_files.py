@@ -59,6 +59,7 @@ def test_all_models_in_the_caches_and_in_what_is_given(tmp_path: Path, put: Call
 def test_the_name_of_a_file_from_hugging_face(tmp_path: Path) -> None:
     folder = tmp_path / "models--ada--Tiny-1B-GGUF" / "snapshots" / "1"
     names = {"Tiny-1B-Q4_K_M.gguf": "Q4_K_M", "q8_0/tiny.q8_0.gguf": "q8_0", "Tiny-F16-00001-of-00002.gguf": "F16"}
+    names["Tiny-1B-UD-Q4_K_M.gguf"] = "UD-Q4_K_M"
     for name, quant in names.items():
         assert hub_name(folder / name) == f"ada/Tiny-1B-GGUF:{quant}"
     assert hub_name(tmp_path / "Tiny-1B-Q4_K_M.gguf") is hub_name(folder / "tiny.gguf") is None

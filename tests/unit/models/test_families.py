@@ -14,6 +14,8 @@ TARGETS = {
     "Qwen3.5-27B-Q4_K_M.gguf": None,
     "Qwen3-Next-80B-A3B-Instruct-Q4_K_M.gguf": None,
     "gemma-3-27b-it-Q4_K_M.gguf": "Gemma 3",
+    "gemma-2b-it-Q8_0.gguf": None,  # the first Gemma
+    "gemma-2-27b-it-Q8_0.gguf": "Gemma 2 9B, 27B",
     "gemma-3n-E4B-it-Q4_K_M.gguf": None,
     "Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M.gguf": "Mistral Small 3.1, 3.2",
     "phi-4-Q4_K_M.gguf": "Phi-4 14B",

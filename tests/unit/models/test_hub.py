@@ -1,5 +1,6 @@
 """Names from the hub, through the real huggingface_hub, against a local hub."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ REPOS = {
         {f"Q4_0/big-Q4_0-{i:05}-of-00003.gguf": b"GGUF part %d" % i for i in (1, 2, 3)}
         | {"big-Q2_K-00001-of-00002.gguf": b"GGUF half"}
     ),
+    "maker/twins": FakeRepo({f"{name}-Q8_0.gguf": b"GGUF" for name in ("one", "two")}),
     "maker/none": FakeRepo({"README.md": b"", "mmproj-F16.gguf": b"GGUF eyes"}),
     "maker/private": FakeRepo({"secret-Q4_K_M.gguf": b"GGUF secret"}, private=True),
     "maker/gated": FakeRepo({"gated-Q4_K_M.gguf": b"GGUF gated"}, gated=True),
@@ -141,7 +143,49 @@ PARTS = "b-Q8_0-00001-of-00002.gguf b-Q8_0-00002-of-00002.gguf"
         ("m-UD-Q4_K_XL.gguf m_Q4_K_S.gguf", "Q4_K_S", "m_Q4_K_S.gguf"),
         ("mmproj-Q8_0.gguf mtp-Q8_0.gguf imatrix.gguf README.md z.gguf", None, "z.gguf"),
         (f"{PARTS} b-Q8_0.gguf", "Q8_0", PARTS),
+        # Words of a name, not parts of words.
+        ("m-MTP-Q4_K_M.gguf m-MTP-Q8_0.gguf", "q8_0", "m-MTP-Q8_0.gguf"),
+        ("eagle3-m-F16.gguf m-mtp-Q4_0.gguf mtp-m-Q4_0.gguf", None, "m-mtp-Q4_0.gguf"),
+        ("MTP/m-Q8_0-MTP.gguf m-Q8_0.gguf", "Q8_0", "m-Q8_0.gguf"),
+        ("m-imatrix-Q4_0.gguf m-imatrix.gguf imatrix_m.gguf", "Q4_0", "m-imatrix-Q4_0.gguf"),
+        ("a-mmproj-m.gguf m.mmproj-Q4_0.gguf mmprojector-Q4_0.gguf", None, "mmprojector-Q4_0.gguf"),
+        ("eagle3-m-F16.gguf eagle3-m-Q8_0.gguf", "F16", "eagle3-m-F16.gguf"),  # a repository of heads
+        # An exact tag wins.
+        ("a-UD-Q4_K_M.gguf z-Q4_K_M.gguf", "Q4_K_M", "z-Q4_K_M.gguf"),
+        ("a-UD-Q4_K_M.gguf z-Q4_K_M.gguf", None, "z-Q4_K_M.gguf"),
+        ("a-UD-Q4_K_M.gguf z-Q4_K_M.gguf", "UD-Q4_K_M", "a-UD-Q4_K_M.gguf"),
+        ("m-UD-Q4_K_M.gguf", "Q4_K_M", "m-UD-Q4_K_M.gguf"),
+        ("m-F16-long.gguf n-F16.gguf", "F16", "n-F16.gguf"),
+        ("m-F16-long.gguf n-F16.gguf", "f16-long", "m-F16-long.gguf"),
+        ("Q4_0/m.gguf Q8_0/m.gguf", "Q8_0", "Q8_0/m.gguf"),
+        ("a/m-Q8_0.gguf b/m-Q8_0.gguf", "b/m-Q8_0", "b/m-Q8_0.gguf"),
+        ("m-7B-Q8_0.gguf m-70B-Q8_0.gguf", "7B-Q8_0", "m-7B-Q8_0.gguf"),
     ],
 )
 def test_choice(names: str, quant: str | None, chosen: str) -> None:
     assert select_files(names.split(), "a/b", quant) == chosen.split()
+
+
+@pytest.mark.parametrize(
+    ("names", "quant", "error", "said"),
+    [
+        ("m-7B-Q8_0.gguf m-70B-Q8_0.gguf", "q8_0", UsageError,
+         "a/b has 2 models called q8_0: name one, a/b:m-70B-Q8_0, a/b:m-7B-Q8_0"),
+        ("m-7B-Q8_0.gguf m-70B-Q8_0.gguf", None, UsageError,
+         "a/b has 2 models to choose from: name one, a/b:m-70B-Q8_0, a/b:m-7B-Q8_0"),
+        ("m-Q4_K_M.gguf", "K_M", DownloadError, "a/b has no K_M (available: Q4_K_M)"),
+        ("m-Q4_K_M.gguf m-UD-Q4_K_XL.gguf", "XL", DownloadError, "a/b has no XL (available: Q4_K_M, UD-Q4_K_XL)"),
+        ("m-Q8_0-00002-of-00002.gguf", "Q8_0", DownloadError,
+         "a/b has 1 of the 2 parts of m-Q8_0-00001-of-00002.gguf"),
+    ],
+)  # fmt: skip
+def test_no_choice(names: str, quant: str | None, error: type[DuoError], said: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(said)}$"):
+        select_files(names.split(), "a/b", quant)
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_name_of_several_models_is_refused_with_and_without_the_hub(*, offline: bool) -> None:
+    for spec in ("maker/twins:one-Q8_0", "maker/twins:two-Q8_0"):
+        resolve_hub(spec)
+    assert "has 2 models called Q8_0" in refused("maker/twins:Q8_0", offline=offline, kind=UsageError)

@@ -467,3 +467,82 @@ def test_what_is_known_of_branches_is_reported_and_kept() -> None:
     for _ in range(20):
         made.learn_draft(1, 0.5, 9)
     assert made.costs.draft_s == pytest.approx(0.008)
+
+
+# Times of a clock that jumps: the machine was suspended, or a virtual one paused
+
+JUMP = 64.0
+
+
+def longest(made: Policy) -> float:
+    """The longest time that a profile would keep."""
+    kept = [times for both in made.state()["costs"].values() for costs in both for times in costs.values()]
+    return max(seconds for times in kept for seconds, _ in times.values())
+
+
+@pytest.mark.parametrize("n_candidates", [0, 3, 7])
+def test_a_step_during_which_the_machine_was_suspended_is_not_learned(n_candidates: int) -> None:
+    made = Policy(8, N_AHEAD)
+    made.learn_target_warmup(0.012)
+    made.begin(10)
+    made.learn_step(1, StepCost(n_candidates, JUMP, JUMP))  # the first of its size
+    for _ in range(2):
+        made.learn_step(1, StepCost(0, 0.010, 0.010))
+        made.learn_step(1, StepCost(n_candidates, JUMP, JUMP))
+    assert made.alone.target(1).value == pytest.approx(0.010)
+    assert max(made.alone.curve(9)) < 1
+    assert longest(made) < 1
+
+
+def test_a_machine_that_has_become_a_hundred_times_slower_is_noticed() -> None:
+    """Its weights are read from the disk again for every token."""
+    made = Policy(8, N_AHEAD)
+    made.begin(10)
+    for seconds in [0.02] * 8 + [3.0] * 8:
+        made.learn_step(1, StepCost(0, seconds, seconds))
+    assert made.alone.target(1).value == pytest.approx(3.0)
+
+
+def test_times_of_a_draft_that_was_suspended_are_not_learned(learned: dict[str, Any]) -> None:
+    made = replayed()
+    before = made.concurrent.draft_s, made.alone.draft_s, made.read_s
+    made.chooser.now = ASYNC
+    made.concurrent.draft_times.clear()
+    made.learn_draft(1, JUMP)
+    made.learn_draft(1, before[0])
+    made.learn_probe([(1.0, True)], 24, 24 * JUMP, whole=False)
+    assert (made.concurrent.draft_s, made.alone.draft_s, made.read_s) == before
+    made.learn_draft(0, 0.0)  # of a remote draft: it was made of what it had already decoded
+    made.learn_draft(4000, 4000 * made.read_s)
+    assert made.read_s == pytest.approx(before[2]), "a long text may take as long"
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("target_s", "1"), ("target_s", "5"), ("draft_s", "1"), ("branch_s", "3"), ("pair_s", "2")]
+)
+@pytest.mark.parametrize("condition", [0, 1])
+def test_such_times_in_a_profile_are_found_out(learned: dict[str, Any], name: str, number: str, condition: int) -> None:
+    state = json.loads(json.dumps(learned))
+    state["costs"]["0"][condition][name][number] = [JUMP, 0.1]
+    state["read_s"] = JUMP
+    made = Policy(8, N_AHEAD)
+    assert made.restore_kept(state)
+    assert longest(made) < 1
+    assert made.read_s < 1
+
+
+def test_a_profile_with_nothing_else_is_found_out_by_the_warm_up_or_the_first_step(learned: dict[str, Any]) -> None:
+    for warm in (True, False):
+        state = json.loads(json.dumps(learned))
+        state["costs"] = {
+            "0": [{"target_s": {"1": [JUMP, 0.1], "2": [1.5 * JUMP, 0.1]}, "draft_s": {"1": [0.002, 0.1]}}, {}]
+        }
+        made = Policy(8, N_AHEAD)
+        assert made.restore_kept(state)
+        if warm:
+            made.learn_target_warmup(0.012)
+        made.begin(10)
+        made.learn_step(1, StepCost(0, 0.010, 0.010))
+        assert made.alone.target(1).value == pytest.approx(0.010)
+        assert made.alone.draft_s == 0.002, "it is not scaled"
+        assert made.alone.target_s(2) < 1 or not warm
