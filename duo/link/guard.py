@@ -43,11 +43,16 @@ class Guard:
             body = error_body(400, "a request must not have both Content-Length and Transfer-Encoding")
             return JSONResponse(body, 400, {"Connection": "close"})
         host = headers.get("host", "")
-        if self.hosts is not None and _name(host) not in self.hosts:
-            fault = f"the host {_name(host)[:100]!r} is not allowed: add it to the server's allowed hosts"
+        # Browsers, which DNS rebinding is about, send HTTP/1.1; load balancers ask in HTTP/1.0, without this header.
+        has_none = "host" not in headers and scope.get("http_version") == "1.0"
+        if self.hosts is not None and _name(host) not in self.hosts and not has_none:
+            fault = f"the host {_name(host)[:100]!r} is not allowed: start the lead with --allowed-host and its name"
             return JSONResponse(error_body(403, fault), 403)
         if self._is_foreign(scope["path"], host, headers):
-            return JSONResponse(error_body(403, "this origin is not allowed: add it to the server's CORS origins"), 403)
+            origin = headers.get("origin")
+            site = f"the origin {origin[:100]!r}" if origin else "a request of another web site"
+            fault = f"{site} is not allowed: start the lead with --cors-origin and its origin"
+            return JSONResponse(error_body(403, fault), 403)
         if not self.keys or self._is_public(scope) or self._has_key(headers):
             return None
         # Also an error of Anthropic's API, by its `type`.

@@ -102,7 +102,7 @@ class Endpoints:
     async def _models(self, request: Request) -> Response:
         """GET /v1/models and /v1/models/{name}."""
         slot, name, wanted = self._service.engine.slot, self._service.model_name, request.path_params.get("name")
-        if wanted not in (None, "", "default", name):
+        if wanted and wanted not in ("default", name):
             raise ApiError(404, f"unknown model {wanted[:100]!r}: this server has {name!r}", "model_not_found")
         target = slot.target
         model = {
@@ -120,7 +120,7 @@ class Endpoints:
                 "size": target.n_bytes,
             },
         }
-        return json_response({"object": "list", "data": [model]} if wanted is None else model)
+        return json_response({"object": "list", "data": [model]} if not wanted else model)
 
     async def _props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
@@ -169,7 +169,7 @@ class Endpoints:
             n = await self._work.run(lambda: engine.call(lambda slot: slot.erase(place)), is_slow=True)
             return json_response({"id_slot": place, "n_erased": n})
         if folder is None:
-            raise ApiError(501, "conversations cannot be saved here: slot_save_path is not set")
+            raise ApiError(400, "conversations cannot be saved here: start the lead with --slot-save-path")
         body, _ = await self._work.parse_request(request, SlotBody)
         if not _FILE_NAME.fullmatch(body.filename):
             raise ApiError(400, "filename must be a name without a folder: letters, digits, spaces, '.', '_' and '-'")
