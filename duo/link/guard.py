@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duo.link.messages import ROUTE
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+CLIENT = "duo.client"  # in a scope: who asks; see Turns
 # OpenAI's types of errors
 _KINDS = {401: "authentication_error", 403: "permission_error", 500: "server_error", 503: "unavailable_error"}
 _WITHOUT_KEY = ("/health", "/v1/health", ROUTE)  # remote drafts have a token of their own
@@ -31,7 +32,10 @@ class Guard:
         """Forward the request or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             return
-        if (refusal := self._refusal(scope, Headers(scope=scope))) is None:
+        headers = Headers(scope=scope)
+        if (refusal := self._refusal(scope, headers)) is None:
+            # Where all have the same key, or none, each connection is a client.
+            scope[CLIENT] = _given_key(headers) if len(self.keys) > 1 else scope.get("client")
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
@@ -75,11 +79,15 @@ class Guard:
         return is_page or path in _WITHOUT_KEY or method == "OPTIONS"  # which browsers send without a key
 
     def _has_key(self, headers: Headers) -> bool:
-        kind, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        given = _given_key(headers)
         keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
         # Compares with all keys, so that the time does not depend on which one matches.
         return sum(hmac.compare_digest(given.encode("latin-1"), key) for key in keys) > 0
+
+
+def _given_key(headers: Headers) -> str:
+    kind, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def error_body(status: int, message: str, code: str | None = None) -> dict[str, object]:
