@@ -23,6 +23,8 @@ from duo.link.messages import MAX_FROM_DRAFT
 log = logging.getLogger("duo.link")
 
 _BACKLOG = 128  # connections that wait to be accepted
+# Bytes that the system keeps for a client that does not read: megabytes, if it may choose, which are 20,000 tokens.
+_UNREAD = 2**16
 _FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
 MAX_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
 
@@ -322,6 +324,7 @@ def _bind(host: str, port: int) -> list[socket.socket]:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in infos[: 1 if port == 0 else None]:
             sockets.append(socket.create_server(address, family=family, backlog=_BACKLOG))
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
     except OSError as error:
         for listening in sockets:
             listening.close()

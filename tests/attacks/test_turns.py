@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from duo import Engine, load
+from duo.link.connection import Limits
 from duo.server.lead_server import Lead
 from duo.spec.types import Step
 from tests.gguf_files import tiny_llama
@@ -71,3 +72,12 @@ def test_who_has_filled_the_queue_makes_room_for_others(engine: Engine) -> None:
         assert lead.n_written - before <= 3 * N + 4
         ended = [link for link in hog if select.select([link], [], [], 0)[0]]
         assert [read_answer(link)[0] for link in ended] == [503], "the last of those that wait"
+
+
+def test_a_long_text_that_nobody_reads_ends(engine: Engine) -> None:
+    """The system would keep all of it for the client."""
+    with Counting(engine, limits=Limits(read_s=0.2)) as lead, connect(lead, asked(2000, stream=True)) as link:
+        wait_until(lambda: lead.n_written > N)
+        wait_until(lambda: not lead._listener._server.server_state.connections)
+        assert b"[DONE]" not in read_to_the_end(link)
+        wait_until(lambda: lead.n_texts == 0)
