@@ -20,7 +20,16 @@ from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
-from duo.errors import BusyError, ClosedError, DuoError, PromptError
+from duo.errors import (
+    BusyError,
+    ClosedError,
+    DecodeError,
+    DeviceError,
+    DuoError,
+    MemoryLimitError,
+    ModelError,
+    PromptError,
+)
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
@@ -55,7 +64,7 @@ class Engine:
         self._texts: dict[TextRequest, Callable[[], None]] = {}  # those that have not ended, and their jobs
         self._last: TextRequest | None = None
         self._closing = False
-        self.fault: str | None = None  # the exception of the last request, if it was unexpected
+        self.fault: str | None = None  # the exception of the last request, if it was not the client's fault
 
     def __enter__(self) -> Engine:
         return self
@@ -250,6 +259,8 @@ class Engine:
             if not isinstance(error, DuoError):
                 log.exception("a generation failed")
                 self.fault = repr(error)
+            elif isinstance(error, DecodeError | DeviceError | ModelError) and not isinstance(error, MemoryLimitError):
+                self.fault = str(error)
             self._end(request, error)
 
     def _end(self, request: TextRequest, error: BaseException | None) -> None:

@@ -27,9 +27,9 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
-from duo.engine.saved_texts import SavedTexts, read_cache, write_cache
+from duo.engine.saved_texts import SavedTexts, damaged, read_cache, write_cache
 from duo.engine.translated import MORE_TOKENS, Translation
-from duo.errors import MemoryLimitError, ModelError, PromptError
+from duo.errors import DuoError, MemoryLimitError, ModelError, PromptError
 from duo.llama.build import CPU, versions
 from duo.llama.context import Context
 from duo.llama.gguf_head import n_mtp
@@ -41,6 +41,7 @@ from duo.spec.policy import Policy, policy_for
 from duo.spec.schedule import Schedule, schedules_of
 
 log = logging.getLogger("duo.engine")
+_MORE_BYTES = 2**28  # of a saved text, beside its cells: tokens, and the states of recurrent layers
 
 
 @dataclass(eq=False)
@@ -140,6 +141,15 @@ class Slot:
             context.close()
         self._contexts.clear()
         self.n_ctx = 0
+
+    def renew(self) -> None:
+        """Make new contexts, as llama.cpp fails with these. If that fails, too, the next text tries it."""
+        self.close()
+        if self.is_largest:
+            try:
+                self.reserve(0, -1)
+            except DuoError as error:
+                log.warning("there are no new contexts: %s", error)
 
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
@@ -276,13 +286,16 @@ class Slot:
         return len(cache.tokens), path.stat().st_size
 
     def restore(self, slot: int, path: Path) -> tuple[int, int]:
-        """Keep the text of a file in a slot, for prompts that begin as it does. As save()."""
-        cache = read_cache(path, self._identity)
-        if slot != self.saved.here:
-            self.saved.add(slot, cache)
-        else:
-            self.erase(slot)
-            self.caches[0].load(cache)
+        """Put the text of a file into a slot and the contexts, for prompts that begin as it does. As save()."""
+        config, target = self.config.context(self.n_ctx, 1, 1, 0), self.caches[0]
+        n_most = _MORE_BYTES + 2 * sum(self.target.size.cache_bytes(config))
+        cache = read_cache(path, self._identity, n_most, self.n_ctx, self.target.n_vocab)
+        self.saved.change(self.caches, slot)
+        self.erase(slot)
+        target.load(cache)
+        if not target.tokens or not target.is_sound:
+            target.clear(broken=True)
+            raise damaged(path)
         return len(cache.tokens), path.stat().st_size
 
     def erase(self, slot: int) -> int:

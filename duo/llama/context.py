@@ -134,8 +134,8 @@ class Context(Handle):
         has at least two rows and two outputs: a single token is decoded twice and the second one rolled back. llama.cpp
         uses other kernels for one row than for several, so only then are logits bit-equal in any batch.
 
-        Raises DecodeError if llama.cpp rejects the batch, DecodeAborted after abort(). The cache is then as before, or
-        empty if `n_rollback` is a number.
+        Raises DecodeError if llama.cpp rejects the batch, which leaves an empty cache, and DecodeAborted after abort(),
+        which leaves it as before, or empty if `n_rollback` is a number.
         """
         is_padded = self.exact and len(tokens) == 1
         tokens = [*tokens, tokens[-1]] if is_padded else tokens
@@ -171,12 +171,7 @@ class Context(Handle):
             if sequences:
                 self._set_sequences([0] * len(sequences))
         if status:
-            n_past = self.n_past
-            if self.n_rollback is not None:
-                self.rollback(0)  # the state may include a part of the batch
-            if status == _ABORTED:
-                raise DecodeAborted("the decode was aborted")
-            raise DecodeError(f"llama.cpp rejected {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
+            raise self._failed(n, status)
         if self._is_remote:  # one batch is to take about a second
             seconds = time.perf_counter() - began
             if n == self.n_batch and seconds < _BATCH_S / 2:
@@ -187,6 +182,16 @@ class Context(Handle):
             size = min(n, _LARGE)
             self.was_first = size not in self._sizes
             self._sizes.add(size)
+
+    def _failed(self, n: int, status: int) -> DecodeError:
+        """The error for a status of llama_decode() other than 0, after what it requires."""
+        if status != _ABORTED:
+            n_past = self.n_past
+            self.reset()  # its cells may be the reason
+            return DecodeError(f"llama.cpp rejected {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
+        if self.n_rollback is not None:
+            self.rollback(0)  # the state may include a part of the batch
+        return DecodeAborted("the decode was aborted")
 
     def _set_sequences(self, sequences: Sequence[int]) -> None:
         for i, sequence in enumerate(sequences):
@@ -252,6 +257,19 @@ class Context(Handle):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
         self._past[0] = n_past
 
+    def reset(self) -> None:
+        """Empty the cache, whatever is in it; also the values of its cells, which may not be numbers."""
+        llama_cpp.llama_memory_clear(self._memory(), True)
+        self._past, self._floor, self._first, self._n_removable = {0: 0}, 0, 0, 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the cells that load() has restored are those of `n_past` tokens, as far as llama.cpp tells."""
+        memory = self._memory()
+        first, last = (llama_cpp.llama_memory_seq_pos_min(memory, 0), llama_cpp.llama_memory_seq_pos_max(memory, 0))
+        is_whole = self.n_rollback is None and not self.is_windowed
+        return bool(last == self.n_past - 1 and (first == 0 if is_whole else 0 <= first <= last))
+
     @property
     def n_state_bytes(self) -> int:
         """The size of a copy of the text's cells."""
@@ -275,12 +293,15 @@ class Context(Handle):
         """
         self.rollback(0)
         with self.use() as pointer, self.call:
-            restored = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, 0)
+            n_read = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, 0)
+        restored = n_read == state.cells.nbytes
+        if not restored:
+            self.reset()
         self._past[0], self._n_removable = state.n_past if restored else 0, 0
         if self.is_windowed and restored:
             self._floor, self._first = self.n_past, llama_cpp.llama_memory_seq_pos_min(self._memory(), 0)
         self.on_loaded(self.n_past)
-        return bool(restored)
+        return restored
 
     def probe_rollback(self) -> bool:
         """Whether this cache can be rolled back: tries it, with one thread, since a team would slow down others."""

@@ -1,5 +1,6 @@
 """Endpoints: what is served under which path, except for the page, the events and the WebSocket of remote drafts."""
 
+import errno
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,7 @@ from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # nothing more can be written
 SCHEDULE_HEADER = "X-Duo-Schedule"
 Endpoint = Callable[[Request], Awaitable[Response]]
 FORMATTERS: dict[type, type[Formatter]] = {
@@ -178,7 +180,9 @@ class Endpoints:
         try:
             n, size = await self._work.run(lambda: engine.call(lambda slot: change(slot, place, path)), is_slow=True)
         except OSError as error:
-            raise ApiError(400, f"{body.filename}: {error.strerror or error}") from None
+            is_client = error.errno == errno.EISDIR or (action == "restore" and error.errno != errno.EIO)
+            status = 507 if error.errno in _FULL else 400 if is_client else 500
+            raise ApiError(status, f"{body.filename}: {error.strerror or error}") from None
         names = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
         timings = {f"{action}_ms": 1000 * (time.perf_counter() - began)}
         found = {"id_slot": place, "filename": body.filename, **dict(zip(names, (n, size), strict=True))}

@@ -242,7 +242,7 @@ def test_a_client_that_has_said_all_gets_its_answer(
         answer = read_to_the_end(link).replace(interim, b"")
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert (b"[DONE]" in answer) == stream
-    assert not slot.requests[-1].cancelled.is_set()
+    assert slot.requests[-1].metrics.stop == "token limit"
 
 
 LARGE = [

@@ -1,10 +1,12 @@
 """Clients that ask for much: others are answered after a few turns, and nothing that was asked for is lost."""
 
+from __future__ import annotations
+
 import json
 import select
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +17,9 @@ from duo.spec.types import Step
 from tests.gguf_files import tiny_llama
 from tests.raw_http import connect, read_answer, read_to_the_end, request
 from tests.serving import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 N_STREAMS, N = 60, 64
 
@@ -33,11 +38,16 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 class Counting(Lead):
-    """A lead that counts the tokens that it writes, and can wait before the next."""
+    """A lead that counts the tokens that it writes."""
+
+    n_written = 0
 
     def __init__(self, engine: Engine, **options: Any) -> None:
-        self.n_written = 0
         super().__init__(engine, port=0, on_step=self._count, **options)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
 
     def _count(self, step: Step) -> None:
         self.n_written += len(step.tokens)
