@@ -57,15 +57,6 @@ class Savable(Protocol):
     def load(self, state: SavedState) -> bool: ...
 
 
-@runtime_checkable
-class Resettable(Protocol):
-    """A decoder whose cache may hold other cells than it should."""
-
-    @property
-    def is_sound(self) -> bool: ...
-    def reset(self) -> None: ...
-
-
 def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
     """Restore a cache that begins with `tokens` to just these, decoding them again if it cannot be rolled back."""
     try:
@@ -136,21 +127,14 @@ class Cache:
         """The context, if it can be saved."""
         return self.context if isinstance(self.context, Savable) and self.context.can_save else None
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether what was loaded is what it should be, as far as llama.cpp tells."""
-        return not isinstance(self.context, Resettable) or self.context.is_sound
-
     def load(self, saved: SavedCache) -> None:
         """Hold what was saved; nothing, if llama.cpp cannot restore it."""
         self.clear()
         if saved.state is not None and (savable := self.savable) is not None and savable.load(saved.state):
             self._tokens, self.n_prompt, self._n_large = saved.tokens, saved.n_prompt, saved.n_large
 
-    def clear(self, *, broken: bool = False) -> None:
-        """Hold nothing; `broken`: what it holds may be anything."""
-        if broken and isinstance(self.context, Resettable):
-            self.context.reset()
+    def clear(self) -> None:
+        """Hold nothing."""
         self.context.rollback(0)
         self._tokens, self.n_prompt, self._n_large, self.is_copied = (), 0, 0, False
 

@@ -101,10 +101,9 @@ class RequestWriter:
                 with slot.computing(generation.interrupt):
                     return generation.run(request.put, request.cancelled, pauses)
             except (DecodeError, ModelError) as error:
-                for cache in slot.caches:
-                    cache.clear(broken=True)
+                slot.reset()
                 if is_last:
-                    slot.renew()
+                    slot.is_usable = False
                     raise ModelError(f"{slot.target.path.name}: no text can be written: {error}") from None
                 log.warning("%s: all is read again", error)
         raise AssertionError

@@ -1,6 +1,5 @@
 """SavedTexts: the KV caches of several texts, of which the contexts hold one and memory the others."""
 
-import errno
 import math
 import os
 import stat
@@ -208,13 +207,7 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
                 if sum(member.file_size for member in archive.infolist()) > status.st_size:  # it would be unpacked
                     raise damaged(path)
                 found = _array(archive, "identity", "U", 0)
-                tokens, numbers, cells = (
-                    _array(archive, *of, 1) for of in (("tokens", "iu"), ("numbers", "iu"), ("cells", "u"))
-                )
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # of an offset
-                raise
-            raise damaged(path) from None
+                tokens, numbers, cells = (_array(archive, name, "iu", 1) for name in ("tokens", "numbers", "cells"))
         except Exception:  # of zipfile and numpy, which have many; their words are for programmers
             raise damaged(path) from None
     if str(found) != identity:
@@ -235,8 +228,7 @@ def _array(archive: ZipFile, name: str, kinds: str, n_axes: int) -> npt.NDArray[
     with archive.open(member) as file:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        if dtype.kind not in kinds or len(shape) != n_axes:
-            raise ValueError
-        if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if dtype.kind not in kinds or len(shape) != n_axes or n_bytes != member.file_size - file.tell():
             raise ValueError
         return np.frombuffer(file.read(), dtype).reshape(shape)

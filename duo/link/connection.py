@@ -137,7 +137,7 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
         if not self._lingers:
             super().data_received(data)
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """Handle the end of what the client sends: it may still read the answer, or have left."""
         cycle = self.cycle
         if cycle is None or cycle.more_body or cycle.response_complete:

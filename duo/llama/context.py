@@ -262,13 +262,11 @@ class Context(Handle):
         llama_cpp.llama_memory_clear(self._memory(), True)
         self._past, self._floor, self._first, self._n_removable = {0: 0}, 0, 0, 0
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether the cells that load() has restored are those of `n_past` tokens, as far as llama.cpp tells."""
-        memory = self._memory()
-        first, last = (llama_cpp.llama_memory_seq_pos_min(memory, 0), llama_cpp.llama_memory_seq_pos_max(memory, 0))
-        is_whole = self.n_rollback is None and not self.is_windowed
-        return bool(last == self.n_past - 1 and (first == 0 if is_whole else 0 <= first <= last))
+    def _holds(self, n_past: int) -> bool:
+        """Whether its cells are those of so many tokens, as far as llama.cpp tells."""
+        first, last = (llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max)
+        is_whole, memory = self.n_rollback is None and not self.is_windowed, self._memory()
+        return bool(last(memory, 0) == n_past - 1 and (first(memory, 0) <= 0 or not is_whole))
 
     @property
     def n_state_bytes(self) -> int:
@@ -294,8 +292,7 @@ class Context(Handle):
         self.rollback(0)
         with self.use() as pointer, self.call:
             n_read = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, 0)
-        restored = n_read == state.cells.nbytes
-        if not restored:
+        if not (restored := n_read == state.cells.nbytes and self._holds(state.n_past)):
             self.reset()
         self._past[0], self._n_removable = state.n_past if restored else 0, 0
         if self.is_windowed and restored:

@@ -299,6 +299,9 @@ class HeadContext(Context):
         """See Context.reset(): the target may use the same cache."""
         self.rollback(0)
 
+    def _holds(self, _: int) -> bool:
+        return True  # its cells are other ones
+
     def _forget(self, position: int) -> None:
         llama_cpp.llama_memory_seq_rm(self._memory(), 0, max(0, position), -1)
 
