@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -119,5 +120,6 @@ def in_url(host: str) -> str:
 
 
 def _name(host: str) -> str:
-    """The name in a Host header, without port and brackets."""
-    return (host[1:].partition("]") if host.startswith("[") else host.partition(":"))[0].lower()
+    """The name in a Host header, without port and brackets; all of it, if that is not what it has."""
+    found = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::[0-9]*)?", host)
+    return (found[1] or found[2] or "" if found else host).lower()
