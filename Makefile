@@ -1,7 +1,7 @@
 # make demo    sets up everything and runs the main job on the demo pair
 # make test    sets up everything and runs the tests: logic on fakes, then models, processes, sockets and terminals
-# make test-slow  the rest of the tests: statistics, every command of the documents, samples of random input, real
-#              clients of the API, and the page in a browser
+# make test-slow  the rest of the tests: statistics, every command of the documents, samples of random input, attacks,
+#              real clients of the API, and the page in a browser
 # make check   format, lint, types, layer rules
 # make bench   whether duo finds the fastest schedule, what a useless draft costs, and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load with its page open
@@ -43,7 +43,7 @@ test: $(VENV)/ready-dev
 	$(BIN)/pytest -n 3 --dist worksteal tests/unit tests/process
 
 test-slow: $(VENV)/ready-dev $(CLIENTS)/ready
-	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz tests/clients tests/browser
+	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz tests/attacks tests/clients tests/browser
 
 # Programs that talk to a lead, apart from the development environment: they need releases of their own of its packages.
 # The pip of Python 3.11 takes longer than a quarter of an hour to choose among these, so it is upgraded first.

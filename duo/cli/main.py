@@ -7,6 +7,7 @@ import io
 import os
 import sys
 
+_N_FILES = 32  # at once, for the modules, a model and a few connections
 TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds, in which Ctrl-C would be a traceback
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def main() -> None:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _open_streams()
     _show_quickly()
+    _check_files()
     from duo.cli.app import run  # noqa: PLC0415
 
     sys.exit(run())
@@ -39,6 +41,15 @@ def _show_quickly() -> None:
     except OSError:  # which run() explains
         return
     sys.exit(0)
+
+
+def _check_files() -> None:
+    """Exit if the system lets this process open so few files that modules cannot be imported."""
+    import resource  # noqa: PLC0415
+
+    if 0 <= (n_files := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < _N_FILES:  # -1: any number
+        sys.stderr.write(f"duo: error: only {n_files} files may be open: allow at least {_N_FILES} (ulimit -n)\n")
+        sys.exit(1)
 
 
 class _Lossy(io.FileIO):

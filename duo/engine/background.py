@@ -2,12 +2,12 @@
 
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Generic, TypeVar
 
+from duo.engine.turns import Turns
 from duo.llama import lifeline
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def background(
 
 
 class Worker:
-    """Runs jobs in order. The condition's lock protects the fields below it.
+    """Runs jobs, in the order of Turns. The condition's lock protects the fields below it.
 
     A thread that has decoded owns a team of OpenMP threads, which slows down others while it idles. So the thread ends
     soon after the last job.
@@ -102,14 +102,14 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._name = name
         self._changed = threading.Condition(threading.Lock())
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs = Turns[Callable[[], None]]()
         self._thread: threading.Thread | None = None  # the last one
         self._runs = self._joins = False
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None], client: Hashable = None, cost: float = 0.0) -> None:
         """Add `job`, which must not raise, to the queue. What start() of a thread raises, such as Ctrl-C, undoes it."""
         with self._changed:
-            self._jobs.append(job)
+            self._jobs.add(job, client, cost)
             self._changed.notify_all()
             if not self._runs:
                 thread, before = threading.Thread(target=self._run, name=self._name), self._thread
@@ -124,15 +124,12 @@ class Worker:
     def drop(self, job: Callable[[], None]) -> bool:
         """Remove a job from the queue. False if it is not there."""
         with self._changed:
-            if job not in self._jobs:
-                return False
-            self._jobs.remove(job)
-            return True
+            return self._jobs.remove(job)
 
     @property
     def is_wanted(self) -> bool:
         """Whether jobs wait. From any thread."""
-        return bool(self._jobs)
+        return len(self._jobs) > 0
 
     def join(self) -> None:
         """Wait until all jobs are done, unless llama.cpp blocks the thread forever. Not to be called from a job."""
@@ -154,5 +151,5 @@ class Worker:
                 if not self._jobs:
                     self._runs = False
                     return
-                job = self._jobs.popleft()
+                job = self._jobs.take()
             job()

@@ -139,7 +139,7 @@ class Cache:
     def clear(self) -> None:
         """Hold nothing."""
         self.context.rollback(0)
-        self._tokens, self.n_prompt, self._n_large = (), 0, 0
+        self._tokens, self.n_prompt, self._n_large, self.is_copied = (), 0, 0, False
 
 
 @dataclass(frozen=True, slots=True)

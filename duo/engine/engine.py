@@ -21,7 +21,7 @@ from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
-from duo.errors import BusyError, ClosedError, DuoError, PromptError
+from duo.errors import BusyError, ClosedError, DecodeError, DeviceError, DuoError, ModelError, PromptError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("duo.engine")
 
 T = TypeVar("T")
+_READ_AT_ONCE = 8  # tokens of a prompt take about as long as one that is written
 
 
 class Engine:
     """Generates with a target and its drafts, one request at a time; made by duo.load(). A context manager.
 
-    Any thread may call it. Requests are processed in order on the engine's own thread, which exists only while there
-    are any. The KV cache keeps the last text, so a prompt with the same beginning is not decoded again. The engine
-    prints nothing, until llama.cpp aborts; it logs to the logger `duo`.
+    Any thread may call it. Requests are processed on the engine's own thread, which exists only while there are any:
+    those of one client in order, and several clients take turns. The KV cache keeps the last text, so a prompt with the
+    same beginning is not decoded again. The engine prints nothing, until llama.cpp aborts; it logs to the logger `duo`.
     """
 
     def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
@@ -55,7 +56,7 @@ class Engine:
         self._texts: dict[TextRequest, Callable[[], None]] = {}  # those that have not ended, and their jobs
         self._last: TextRequest | None = None
         self._closing = False
-        self.fault: str | None = None  # the exception of the last request, if it was unexpected
+        self.fault: str | None = None  # the exception of the last request, if it was not the client's fault
 
     def __enter__(self) -> Engine:
         return self
@@ -206,7 +207,7 @@ class Engine:
             self._texts[request] = job
             self._last = request
         try:
-            self._worker.submit(job)
+            self._worker.submit(job, request.client, self._cost(request))
         except BaseException:  # Ctrl-C, or there is no thread to be had
             self._texts.pop(request, None)
             raise
@@ -244,12 +245,17 @@ class Engine:
         ((result,),) = found
         return result
 
+    def _cost(self, request: TextRequest) -> float:
+        """What the next turn of a text takes, in tokens that are written."""
+        n, most = request.config.stop.n_predict, self._slot.config.turn_tokens or self._slot.n_ctx
+        return (min(n, most) if n >= 0 else most) + (0.0 if request.began else len(request.prompt) / _READ_AT_ONCE)
+
     def _write(self, request: TextRequest) -> None:
         try:
             with lifeline.notifying(self.fail):
                 has_ended = self._writer.write(request, lambda: self._worker.is_wanted)
             if not has_ended and (job := self._texts.get(request)) is not None:
-                self._worker.submit(job)  # its next turn, after all that wait
+                self._worker.submit(job, request.client, self._cost(request))  # its next turn
                 return
             self._writer.forget(request)
             self.fault = None
@@ -258,6 +264,8 @@ class Engine:
             if not isinstance(error, DuoError):
                 log.exception("a generation failed")
                 self.fault = repr(error)
+            elif isinstance(error, DecodeError | DeviceError | ModelError):
+                self.fault = str(error)
             self._end(request, error)
 
     def _end(self, request: TextRequest, error: BaseException | None) -> None:

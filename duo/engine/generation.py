@@ -117,7 +117,8 @@ class Generation:
         """Generate until the ending or until `stop` is set; `put` gets every step. Raises DecodeError of the target.
 
         `pauses`: called after each step with the tokens that this call has added. If it returns True, the text pauses,
-        and False is returned: then the target's cache must be as now when run() is called again.
+        and False is returned. When run() is called again, also after an error, what the target's cache does not have is
+        read again.
         """
         ending, n_before = self._ending, len(self.session.accepted)
         if not self._is_begun:
@@ -133,13 +134,13 @@ class Generation:
                 if (step := self._step()) is not None:
                     put(step)
                     if ending.reason is None and pauses(len(self.session.accepted) - n_before):
-                        self._paused_at = self._now()
                         return False
         except DecodeAborted:
             pass  # by interrupt()
         except GrammarError:
             ending.reason = GRAMMAR_END
         finally:
+            self._paused_at = self._now()
             for source in (self.draft, *self.sources.others):
                 source.end()
         self._metrics.stop = ending.reason or INTERRUPTED

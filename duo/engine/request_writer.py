@@ -1,5 +1,6 @@
 """RequestWriter: writes the texts of requests with the contexts of a slot, one at a time."""
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from duo.engine.generation import Generation, Sources
 from duo.engine.request import Drafting, TextRequest, choosing
 from duo.engine.slot import Slot
 from duo.engine.text import INTERRUPTED, Ending
+from duo.errors import DecodeError, ModelError
 from duo.spec.constants import DEFAULT
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
+
+log = logging.getLogger("duo.engine")
 
 
 @dataclass(slots=True)
@@ -79,8 +83,7 @@ class RequestWriter:
 
         has_ended = True
         try:
-            with slot.computing(generation.interrupt):
-                has_ended = generation.run(request.put, request.cancelled, pauses)
+            has_ended = self._run(generation, request, pauses)
             return has_ended
         finally:
             target.end(session.accepted, session.n_prompt)
@@ -89,6 +92,21 @@ class RequestWriter:
                 request.n_pauses += 1
                 self._paused[request] = _Paused(generation, [cache.save() for cache in slot.caches], slot.saved.here)
                 target.is_copied = True
+
+    def _run(self, generation: Generation, request: TextRequest, pauses: Callable[[int], bool]) -> bool:
+        """Generation.run(). If llama.cpp fails, the caches are read again, once; then the next text gets new ones."""
+        slot = self._slot
+        for is_last in (False, True):
+            try:
+                with slot.computing(generation.interrupt):
+                    return generation.run(request.put, request.cancelled, pauses)
+            except (DecodeError, ModelError) as error:
+                slot.reset()
+                if is_last:
+                    slot.is_usable = False
+                    raise ModelError(f"{slot.target.path.name}: no text can be written: {error}") from None
+                log.warning("%s: all is read again", error)
+        raise AssertionError
 
     def _has_room(self) -> bool:
         """Whether one more text may pause: those that do have as much memory as conversations that are kept."""

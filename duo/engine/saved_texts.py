@@ -1,11 +1,17 @@
 """SavedTexts: the KV caches of several texts, of which the contexts hold one and memory the others."""
 
+import math
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
+from tempfile import NamedTemporaryFile
+from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
+import numpy.typing as npt
 
 from duo.engine.decoder import Cache, SavedCache
 from duo.errors import PromptError
@@ -60,15 +66,6 @@ class SavedTexts:
         text = self._at(slot)
         return text.caches[0] if text is not None else None
 
-    def add(self, slot: int, cache: SavedCache) -> None:
-        """Keep a text of which only the target's cache is known. Raises PromptError if there is no room."""
-        if not self._n_most or cache.n_bytes > self._n_bytes_most:
-            raise PromptError("there is no room for it: n_slots and cache_ram are too small")
-        self.remove(slot)
-        self._make_room(cache.n_bytes, ())
-        self._texts.append(_Saved(slot, cache.tokens, cache.n_prompt, [cache]))
-        self._leave(slot)
-
     def remove(self, slot: int) -> None:
         """Forget a text in memory."""
         self._texts = [text for text in self._texts if text.slot != slot]
@@ -105,7 +102,7 @@ class SavedTexts:
         if not self._n_most or target.savable is None or slot == self.here:
             return
         if slot >= 0:
-            self._change(caches, slot)
+            self.change(caches, slot)
             return
         whole, here = target.context.n_rollback is not None or target.savable.is_windowed, target.tokens
         n_here = common_prefix(here, prompt[:-1])
@@ -130,8 +127,10 @@ class SavedTexts:
         if self.here in self.reserved:
             self._move()
 
-    def _change(self, caches: Sequence[Cache], slot: int) -> None:
+    def change(self, caches: Sequence[Cache], slot: int) -> None:
         """Put the text of a slot into the contexts; nothing, if it is free."""
+        if slot == self.here:
+            return
         text = self._at(slot)
         self.remove(slot)
         self.keep(caches)
@@ -177,25 +176,59 @@ def write_cache(path: Path, cache: SavedCache, identity: str) -> None:
     """Write the copy of a target's cache to a file. Raises OSError."""
     assert cache.state is not None
     numbers = [cache.n_prompt, cache.n_large, cache.state.n_past]
-    new = path.with_name(f"{path.name}.new")  # an older file is kept if this one cannot be written
-    try:
-        with new.open("wb") as file:
+    # An older file is kept if this one cannot be written.
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
             np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+            file.close()
+            Path(file.name).replace(path)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
 
 
-def read_cache(path: Path, identity: str) -> SavedCache:
-    """Read such a file. Raises OSError, or PromptError if it is damaged or of another model."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found, tokens, numbers = str(file["identity"]), file["tokens"].tolist(), file["numbers"].tolist()
-            cells = file["cells"]
-        n_prompt, n_large, n_past = (int(number) for number in numbers)
-        state = SavedState(np.ascontiguousarray(cells, np.uint8), n_past)
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
-        raise PromptError(f"{path.name} is not a saved conversation, or damaged: {error}") from None
-    if found != identity:
+def damaged(path: Path) -> PromptError:
+    """The error for a file that cannot be restored."""
+    return PromptError(f"{path.name} is not a saved conversation, or damaged")
+
+
+def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int) -> SavedCache:
+    """Read such a file of at most `n_most` bytes. Raises OSError, or PromptError if it is damaged or does not fit.
+
+    Nothing in it is believed: not its kind (a pipe would block), not that it is not packed, and no number.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise PromptError(f"{path.name} is not a file")
+        if status.st_size > n_most:
+            raise PromptError(f"{path.name} has {status.st_size} bytes: a conversation has at most {n_most} here")
+        try:
+            with ZipFile(file) as archive:
+                if sum(member.file_size for member in archive.infolist()) > status.st_size:  # it would be unpacked
+                    raise damaged(path)
+                found = _array(archive, "identity", "U", 0)
+                tokens, numbers, cells = (_array(archive, name, "iu", 1) for name in ("tokens", "numbers", "cells"))
+        except Exception:  # of zipfile and numpy, which have many; their words are for programmers
+            raise damaged(path) from None
+    if str(found) != identity:
         raise PromptError(f"{path.name} was saved with another model or other options")
-    return SavedCache(tuple(tokens), n_prompt, n_large, state)
+    n = len(tokens)
+    if n > n_ctx:
+        raise PromptError(f"{path.name} has {n} tokens, the context {n_ctx}")
+    are_tokens = n and tokens.min() >= 0 and tokens.max() < n_vocab
+    if not are_tokens or len(numbers) != 3 or numbers.min() < 0 or numbers[2] != n or cells.dtype != np.uint8:
+        raise damaged(path)
+    n_prompt, n_large, n_past = numbers.tolist()
+    return SavedCache(tuple(tokens.tolist()), n_prompt, n_large, SavedState(cells, n_past))
+
+
+def _array(archive: ZipFile, name: str, kinds: str, n_axes: int) -> npt.NDArray[Any]:
+    """An array of numpy's format whose size is what it says. Raises many errors."""
+    member = archive.getinfo(f"{name}.npy")
+    with archive.open(member) as file:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if dtype.kind not in kinds or len(shape) != n_axes or n_bytes != member.file_size - file.tell():
+            raise ValueError
+        return np.frombuffer(file.read(), dtype).reshape(shape)

@@ -27,7 +27,7 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
-from duo.engine.saved_texts import SavedTexts, read_cache, write_cache
+from duo.engine.saved_texts import SavedTexts, damaged, read_cache, write_cache
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import MemoryLimitError, ModelError, PromptError
 from duo.llama.build import CPU, versions
@@ -41,6 +41,7 @@ from duo.spec.policy import Policy, policy_for
 from duo.spec.schedule import Schedule, schedules_of
 
 log = logging.getLogger("duo.engine")
+_MORE_BYTES = 2**28  # of a saved text, beside its cells: tokens, and the states of recurrent layers
 
 
 @dataclass(eq=False)
@@ -109,6 +110,7 @@ class Slot:
         self.layer: Layer | None = None  # see add_layer()
         self._n_busiest = n_busiest
         self.n_ctx = 0  # of the contexts; 0: not made yet
+        self.is_usable = False  # whether there are contexts, and llama.cpp has not failed with them
         self.is_largest = False  # whether they were made for a text of unknown length
         self.target_cache: Cache | None = None
         self.draft_cache: Cache | None = None
@@ -139,7 +141,7 @@ class Slot:
         for context in self._contexts:
             context.close()
         self._contexts.clear()
-        self.n_ctx = 0
+        self.is_usable = False
 
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
@@ -176,8 +178,9 @@ class Slot:
         Raises PromptError, MemoryLimitError, ModelError or UsageError.
         """
         n_ctx = context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self.is_largest else 0)
-        if n_ctx <= self.n_ctx:
+        if n_ctx <= self.n_ctx and self.is_usable:
             return 0.0
+        n_ctx = max(n_ctx, self.n_ctx)
         start = time.perf_counter()
         self.close()
         self.cores.begin()
@@ -210,7 +213,8 @@ class Slot:
         self.draft = self.new_draft(self.policy) if draft is not None else None
         if self.layer is not None:
             self.layer.draft = LocalDraft(Cache(head), self.layer.policy, is_head=True) if head is not None else None
-        self.n_ctx, self.is_largest = n_ctx, n_predict < 0
+        self.is_largest = n_predict < 0 or (self.is_largest and n_ctx == self.n_ctx)
+        self.n_ctx, self.is_usable = n_ctx, True
         return seconds
 
     def _head_context(self, head: Model, threads: ThreadConfig, target: Context) -> Context | None:
@@ -255,6 +259,13 @@ class Slot:
                     policy.use_cores(self.cores.limit)
                     time_draft(context, model, used, policy)
 
+    def reset(self) -> None:
+        """Empty the contexts, whatever is in them."""
+        for context in self._contexts:
+            context.reset()
+        for cache in self.caches:
+            cache.clear()
+
     def forget(self) -> None:
         """Clear the KV caches, and those that are saved."""
         self.saved.clear()
@@ -278,13 +289,15 @@ class Slot:
         return len(cache.tokens), path.stat().st_size
 
     def restore(self, slot: int, path: Path) -> tuple[int, int]:
-        """Keep the text of a file in a slot, for prompts that begin as it does. As save()."""
-        cache = read_cache(path, self._identity)
-        if slot != self.saved.here:
-            self.saved.add(slot, cache)
-        else:
-            self.erase(slot)
-            self.caches[0].load(cache)
+        """Put the text of a file into a slot and the contexts, for prompts that begin as it does. As save()."""
+        config, target = self.config.context(self.n_ctx, 1, 1, 0), self.caches[0]
+        n_most = _MORE_BYTES + 2 * sum(self.target.size.cache_bytes(config))
+        cache = read_cache(path, self._identity, n_most, self.n_ctx, self.target.n_vocab)
+        self.saved.change(self.caches, slot)
+        self.erase(slot)
+        target.load(cache)
+        if not target.tokens:
+            raise damaged(path)
         return len(cache.tokens), path.stat().st_size
 
     def erase(self, slot: int) -> int:

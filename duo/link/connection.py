@@ -23,6 +23,8 @@ from duo.link.messages import MAX_FROM_DRAFT
 log = logging.getLogger("duo.link")
 
 _BACKLOG = 128  # connections that wait to be accepted
+# Bytes that the system keeps for a client that does not read: megabytes, if it may choose, which are 20,000 tokens.
+_UNREAD = 2**16
 _FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
 MAX_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
 
@@ -39,6 +41,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+_PROBE_S = 1.0  # between two interim answers to a client that may have left
 
 
 class Config(uvicorn.Config):
@@ -98,6 +101,8 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
     _n_read = 4096
     _phase: tuple[Any, Any] | None = None
     _is_websocket = False
+    _lingers = False  # all is sent; what comes is read until the client ends
+    _probe_timer: asyncio.TimerHandle | None = None
 
     @property
     def _is_receiving(self) -> bool:
@@ -105,11 +110,52 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
 
     @property
     def is_waiting(self) -> bool:
-        return self._is_receiving or self.flow.write_paused
+        return self._is_receiving or self.flow.write_paused or self._lingers
 
     def connection_made(self, transport: Any) -> None:
+        self._close_now, transport.close = transport.close, self._close
         super().connection_made(transport)
         self._time_request()
+
+    def _close(self) -> None:
+        """Close the connection; if the client still sends, only after that: a reset could overtake the answer."""
+        is_sending = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and not self._is_websocket
+        if self._lingers or not is_sending or self.transport.is_closing():
+            self._close_now()
+        else:
+            self._lingers = True
+            self.transport.write_eof()
+            self.transport.resume_reading()
+            self._time_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        cancel(self._probe_timer)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what has come; nothing, after the last answer."""
+        if not self._lingers:
+            super().data_received(data)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Handle the end of what the client sends: it may still read the answer, or have left."""
+        cycle = self.cycle
+        if cycle is None or cycle.more_body or cycle.response_complete:
+            return False
+        cycle.keep_alive = False
+        self._probe_timer = self.loop.call_later(_PROBE_S, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        """Send an interim answer, at which the system of a client that has left resets the connection."""
+        if self.conn.our_state is not h11.SEND_RESPONSE:  # what is sent now has the same effect
+            return
+        if self.conn.their_http_version == b"1.0":  # knows no interim answers
+            self.transport.abort()
+            return
+        answer = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+        self.transport.write(self.conn.send(answer))
+        self._probe_timer = self.loop.call_later(_PROBE_S, self._probe)
 
     def handle_events(self) -> None:
         """Handle what has been received."""
@@ -144,9 +190,9 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
         if phase != self._phase and not self._is_websocket:
             self._phase = phase
             cancel(self._request_timer)
-            if self._is_receiving:
+            if self._is_receiving or self._lingers:
                 self.since = self.loop.time()
-                self._request_timer = self.loop.call_later(self.config.limits.request_s, self.transport.close)
+                self._request_timer = self.loop.call_later(self.config.limits.request_s, self._close_now)
 
 
 class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]
@@ -278,6 +324,7 @@ def _bind(host: str, port: int) -> list[socket.socket]:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in infos[: 1 if port == 0 else None]:
             sockets.append(socket.create_server(address, family=family, backlog=_BACKLOG))
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
     except OSError as error:
         for listening in sockets:
             listening.close()

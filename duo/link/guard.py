@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duo.link.messages import ROUTE
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+CLIENT = "duo.client"  # in a scope: who asks; see Turns
 # OpenAI's types of errors
 _KINDS = {401: "authentication_error", 403: "permission_error", 500: "server_error", 503: "unavailable_error"}
 _WITHOUT_KEY = ("/health", "/v1/health", ROUTE)  # remote drafts have a token of their own
@@ -31,7 +33,10 @@ class Guard:
         """Forward the request or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             return
-        if (refusal := self._refusal(scope, Headers(scope=scope))) is None:
+        headers = Headers(scope=scope)
+        if (refusal := self._refusal(scope, headers)) is None:
+            # Where all have the same key, or none, each connection is a client.
+            scope[CLIENT] = _given_key(headers) if len(self.keys) > 1 else scope.get("client")
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
@@ -43,11 +48,16 @@ class Guard:
             body = error_body(400, "a request must not have both Content-Length and Transfer-Encoding")
             return JSONResponse(body, 400, {"Connection": "close"})
         host = headers.get("host", "")
-        if self.hosts is not None and _name(host) not in self.hosts:
-            fault = f"the host {_name(host)[:100]!r} is not allowed: add it to the server's allowed hosts"
+        # Browsers, which DNS rebinding is about, send HTTP/1.1; load balancers ask in HTTP/1.0, without this header.
+        has_none = "host" not in headers and scope.get("http_version") == "1.0"
+        if self.hosts is not None and _name(host) not in self.hosts and not has_none:
+            fault = f"the host {_name(host)[:100]!r} is not allowed: start the lead with --allowed-host and its name"
             return JSONResponse(error_body(403, fault), 403)
         if self._is_foreign(scope["path"], host, headers):
-            return JSONResponse(error_body(403, "this origin is not allowed: add it to the server's CORS origins"), 403)
+            origin = headers.get("origin")
+            site = f"the origin {origin[:100]!r}" if origin else "a request of another web site"
+            fault = f"{site} is not allowed: start the lead with --cors-origin and its origin"
+            return JSONResponse(error_body(403, fault), 403)
         if not self.keys or self._is_public(scope) or self._has_key(headers):
             return None
         # Also an error of Anthropic's API, by its `type`.
@@ -70,11 +80,15 @@ class Guard:
         return is_page or path in _WITHOUT_KEY or method == "OPTIONS"  # which browsers send without a key
 
     def _has_key(self, headers: Headers) -> bool:
-        kind, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        given = _given_key(headers)
         keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
         # Compares with all keys, so that the time does not depend on which one matches.
         return sum(hmac.compare_digest(given.encode("latin-1"), key) for key in keys) > 0
+
+
+def _given_key(headers: Headers) -> str:
+    kind, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def error_body(status: int, message: str, code: str | None = None) -> dict[str, object]:
@@ -106,5 +120,6 @@ def in_url(host: str) -> str:
 
 
 def _name(host: str) -> str:
-    """The name in a Host header, without port and brackets."""
-    return (host[1:].partition("]") if host.startswith("[") else host.partition(":"))[0].lower()
+    """The name in a Host header, without port and brackets; all of it, if that is not what it has."""
+    found = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::[0-9]*)?", host)
+    return (found[1] or found[2] or "" if found else host).lower()

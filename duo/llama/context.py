@@ -137,8 +137,8 @@ class Context(Handle):
         has at least two rows and two outputs: a single token is decoded twice and the second one rolled back. llama.cpp
         uses other kernels for one row than for several, so only then are logits bit-equal in any batch.
 
-        Raises DecodeError if llama.cpp rejects the batch, DecodeAborted after abort(). The cache is then as before, or
-        empty if `n_rollback` is a number.
+        Raises DecodeError if llama.cpp rejects the batch, which leaves an empty cache, and DecodeAborted after abort(),
+        which leaves it as before, or empty if `n_rollback` is a number.
         """
         is_padded = self.exact and len(tokens) == 1
         tokens = [*tokens, tokens[-1]] if is_padded else tokens
@@ -174,13 +174,7 @@ class Context(Handle):
             if sequences:
                 self._set_sequences([0] * len(sequences))
         if status:
-            n_past = self.n_past
-            if self.n_rollback is not None:
-                self.rollback(0)  # the state may include a part of the batch
-            if status == _ABORTED:
-                raise DecodeAborted("the decode was aborted")
-            did = "is out of memory for" if status == _NO_MEMORY else "rejected"
-            raise DecodeError(f"llama.cpp {did} {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
+            raise self._failed(n, status)
         if self._is_remote:  # one batch is to take about a second
             seconds = time.perf_counter() - began
             if n == self.n_batch and seconds < _BATCH_S / 2:
@@ -191,6 +185,17 @@ class Context(Handle):
             size = min(n, _LARGE)
             self.was_first = size not in self._sizes
             self._sizes.add(size)
+
+    def _failed(self, n: int, status: int) -> DecodeError:
+        """The error for a status of llama_decode() other than 0, after what it requires."""
+        if status != _ABORTED:
+            n_past = self.n_past
+            self.reset()  # its cells may be the reason
+            did = "is out of memory for" if status == _NO_MEMORY else "rejected"
+            return DecodeError(f"llama.cpp {did} {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
+        if self.n_rollback is not None:
+            self.rollback(0)  # the state may include a part of the batch
+        return DecodeAborted("the decode was aborted")
 
     def _set_sequences(self, sequences: Sequence[int]) -> None:
         for i, sequence in enumerate(sequences):
@@ -261,6 +266,17 @@ class Context(Handle):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
         self._past[0] = n_past
 
+    def reset(self) -> None:
+        """Empty the cache, whatever is in it; also the values of its cells, which may not be numbers."""
+        llama_cpp.llama_memory_clear(self._memory(), True)
+        self._past, self._floor, self._first, self._n_removable = {0: 0}, 0, 0, 0
+
+    def _holds(self, n_past: int) -> bool:
+        """Whether its cells are those of so many tokens, as far as llama.cpp tells."""
+        first, last = (llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max)
+        is_whole, memory = self.n_rollback is None and not self.is_windowed, self._memory()
+        return bool(last(memory, 0) == n_past - 1 and (first(memory, 0) <= 0 or not is_whole))
+
     @property
     def n_state_bytes(self) -> int:
         """The size of a copy of the text's cells."""
@@ -284,12 +300,14 @@ class Context(Handle):
         """
         self.rollback(0)
         with self.use() as pointer, self.call:
-            restored = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, 0)
+            n_read = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, 0)
+        if not (restored := n_read == state.cells.nbytes and self._holds(state.n_past)):
+            self.reset()
         self._past[0], self._n_removable = state.n_past if restored else 0, 0
         if self.is_windowed and restored:
             self._floor, self._first = self.n_past, llama_cpp.llama_memory_seq_pos_min(self._memory(), 0)
         self.on_loaded(self.n_past)
-        return bool(restored)
+        return restored
 
     def probe_rollback(self) -> bool:
         """Whether this cache can be rolled back: tries it, with one thread, since a team would slow down others."""

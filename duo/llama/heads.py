@@ -295,6 +295,13 @@ class HeadContext(Context):
             self._forget(n_past - self._shift)
             self._past[0], self._n_real = n_past, min(self._n_real, n_past)
 
+    def reset(self) -> None:
+        """See Context.reset(): the target may use the same cache."""
+        self.rollback(0)
+
+    def _holds(self, _: int) -> bool:
+        return True  # its cells are other ones
+
     def _forget(self, position: int) -> None:
         llama_cpp.llama_memory_seq_rm(self._memory(), 0, max(0, position), -1)
 

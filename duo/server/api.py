@@ -186,10 +186,10 @@ class ChatBody(TextBody):
         return found
 
 
-class CompletionBody(TextBody):
+class CompletionBody(TextBody, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)] = ""
+    prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)]
     tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
 

@@ -1,8 +1,9 @@
 """Conversation: what a request of any API asks to continue. Pure."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -12,15 +13,21 @@ from duo.server.schemas import ToolSchema
 
 Json = dict[str, object]  # an object
 _MAX_JOINED = 64  # system messages, whose texts are copied each time
+_NAME = re.compile("[A-Za-z0-9_.:/-]{1,128}")
 MAX_OPTIONS = 2**19  # bytes of a request that are not its text
 
 
 class Function(ToolSchema):
     """A function that the model may call."""
 
-    # Nothing that JSON or a grammar escapes
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")]
+    name: str
     description: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, which msgspec passes on, for a name with anything that JSON or a grammar escapes."""
+        if not _NAME.fullmatch(self.name):
+            allowed = "1 to 128 letters, digits, and any of _ . : / -"
+            raise ValueError(f"the name of a tool must have {allowed}, not {self.name[:40]!r}")
 
     @property
     def schema(self) -> Json:

@@ -1,5 +1,6 @@
 """Endpoints: what is served under which path, except for the page, the events and the WebSocket of remote drafts."""
 
+import errno
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,7 @@ from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # nothing more can be written
 SCHEDULE_HEADER = "X-Duo-Schedule"
 Endpoint = Callable[[Request], Awaitable[Response]]
 FORMATTERS: dict[type, type[Formatter]] = {
@@ -102,7 +104,7 @@ class Endpoints:
     async def _models(self, request: Request) -> Response:
         """GET /v1/models and /v1/models/{name}."""
         slot, name, wanted = self._service.engine.slot, self._service.model_name, request.path_params.get("name")
-        if wanted not in (None, "", "default", name):
+        if wanted and wanted not in ("default", name):
             raise ApiError(404, f"unknown model {wanted[:100]!r}: this server has {name!r}", "model_not_found")
         target = slot.target
         model = {
@@ -120,7 +122,7 @@ class Endpoints:
                 "size": target.n_bytes,
             },
         }
-        return json_response({"object": "list", "data": [model]} if wanted is None else model)
+        return json_response({"object": "list", "data": [model]} if not wanted else model)
 
     async def _props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
@@ -169,7 +171,7 @@ class Endpoints:
             n = await self._work.run(lambda: engine.call(lambda slot: slot.erase(place)), is_slow=True)
             return json_response({"id_slot": place, "n_erased": n})
         if folder is None:
-            raise ApiError(501, "conversations cannot be saved here: slot_save_path is not set")
+            raise ApiError(400, "conversations cannot be saved here: start the lead with --slot-save-path")
         body, _ = await self._work.parse_request(request, SlotBody)
         if not _FILE_NAME.fullmatch(body.filename):
             raise ApiError(400, "filename must be a name without a folder: letters, digits, spaces, '.', '_' and '-'")
@@ -178,7 +180,9 @@ class Endpoints:
         try:
             n, size = await self._work.run(lambda: engine.call(lambda slot: change(slot, place, path)), is_slow=True)
         except OSError as error:
-            raise ApiError(400, f"{body.filename}: {error.strerror or error}") from None
+            is_client = error.errno == errno.EISDIR or (action == "restore" and error.errno != errno.EIO)
+            status = 507 if error.errno in _FULL else 400 if is_client else 500
+            raise ApiError(status, f"{body.filename}: {error.strerror or error}") from None
         names = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
         timings = {f"{action}_ms": 1000 * (time.perf_counter() - began)}
         found = {"id_slot": place, "filename": body.filename, **dict(zip(names, (n, size), strict=True))}

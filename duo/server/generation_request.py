@@ -126,7 +126,7 @@ def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
         raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
     wants_text = 0 not in (body.max_tokens, body.max_completion_tokens, body.n_predict)
     if len(prompt) + wants_text > slot.n_ctx:
-        raise too_long(len(prompt), slot.n_ctx, n_text=int(wants_text))
+        raise too_long(len(prompt), slot.n_ctx)
 
 
 def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json:

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Mapping
 from itertools import count
 
 import anyio
@@ -16,6 +17,7 @@ from duo.engine.request import TextRequest
 from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
+from duo.link.guard import CLIENT
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
 from duo.server.formatter import Event, Formatter
@@ -77,10 +79,10 @@ class GenerationService:
     async def respond(self, request: Request, wanted: GenerationRequest) -> Response:
         """Generate a text. Raises ApiError or DuoError before the response has begun."""
         engine = self.engine
+        client, steps = request.scope.get(CLIENT), AsyncSteps()
         if engine.n_texts > self.n_queue:
-            raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
-        steps = AsyncSteps()
-        text = self._submit(engine, wanted, steps)
+            self._make_room(engine, client)
+        text = self._submit(engine, wanted, steps, client)
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
@@ -100,7 +102,17 @@ class GenerationService:
             watching.cancel()
         return EventStream(_stream(found, steps, formatter), lambda: engine.cancel(text))
 
-    def _submit(self, engine: Engine, wanted: GenerationRequest, steps: AsyncSteps) -> TextRequest:
+    def _make_room(self, engine: Engine, client: Hashable) -> None:
+        """End the last text that waits of the client that has most. Raises BusyError if none has more than this one."""
+        waiting = [text for text in list(self.unfinished) if not text.began]
+        counts = Counter(text.client for text in waiting)
+        error = BusyError(f"the queue is full ({self.n_queue} requests): try again later")
+        most, n = max(counts.items(), key=lambda item: item[1], default=(client, 0))
+        if n <= counts[client] + 1:
+            raise error
+        engine.fail(error, [text for text in waiting if text.client == most][-1:])
+
+    def _submit(self, engine: Engine, wanted: GenerationRequest, steps: AsyncSteps, client: Hashable) -> TextRequest:
         def put(step: Step) -> None:
             steps.put(step)
             self._on_step(step)
@@ -119,7 +131,7 @@ class GenerationService:
         slot = wanted.options.id_slot
         text = TextRequest(
             wanted.prompt, wanted.config, put, drafting=wanted.drafting,
-            reuses=wanted.options.cache_prompt is not False, slot=slot if slot is not None else -1,
+            reuses=wanted.options.cache_prompt is not False, client=client, slot=slot if slot is not None else -1,
         )  # fmt: skip
         number = self.unfinished[text] = next(self._numbers)
         try:

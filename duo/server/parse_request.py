@@ -179,9 +179,9 @@ def _check_size(body: bytearray) -> None:
         raise ApiError(413, f"a request may have at most {MAX_OPTIONS} bytes besides its text")
 
 
-def too_long(n_tokens: int, n_ctx: int, about: str = "", n_text: int = 0) -> ApiError:
-    """The error for a prompt that does not fit beside `n_text` tokens, in words by which clients know it."""
-    message = f"prompt is too long: {about}{n_tokens} tokens > {n_ctx - n_text} maximum."
+def too_long(n_tokens: int, n_ctx: int, about: str = "") -> ApiError:
+    """The error for a prompt that leaves no room for a token, in the words that clients know: they shorten the chat."""
+    message = f"prompt is too long: {about}{n_tokens} tokens > {min(n_ctx, n_tokens - 1)} maximum."
     return ApiError(400, f"{message} This model's maximum context length is {n_ctx} tokens", "context_length_exceeded")
 
 

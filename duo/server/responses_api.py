@@ -50,10 +50,10 @@ class _Reasoning(msgspec.Struct):
     effort: str | None = None
 
 
-class ResponsesBody(SharedFields):
+class ResponsesBody(SharedFields, kw_only=True):
     """POST /v1/responses."""
 
-    input: str | Annotated[list[_InputItem], msgspec.Meta(max_length=8192)] = ""
+    input: str | Annotated[list[_InputItem], msgspec.Meta(max_length=8192)]
     instructions: str | None = None
     tools: Annotated[list[_ResponseTool], msgspec.Meta(max_length=256)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _ResponseTool | None = None

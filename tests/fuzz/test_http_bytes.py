@@ -14,8 +14,8 @@ import pytest
 from duo.link import messages
 from duo.link.connection import Limits
 from duo.server.lead_server import Lead
+from tests.attacks.test_bytes import REFUSED
 from tests.fuzz.cases import FULL, damaged
-from tests.process.server.test_http import REFUSED
 from tests.raw_http import HEALTH, chunked, connect, handshake, read_answer, request
 from tests.scripted import scripted_engine
 from tests.serving import PATIENCE_S, wait_until

@@ -33,7 +33,7 @@ def status(
         assert answer.headers["www-authenticate"] == "Bearer"
         assert not any(key in answer.text for key in keys)
     elif answer.status_code != 200:
-        assert_error(answer, 403, "not allowed: add it")
+        assert_error(answer, 403, "not allowed: start the lead with --")
     return int(answer.status_code)
 
 

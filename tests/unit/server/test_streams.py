@@ -1,4 +1,4 @@
-"""Texts that fail; and slow requests. Slow clients: see tests/process/server/test_http.py."""
+"""Texts that fail; and slow requests. Slow clients: see tests/attacks/test_bytes.py."""
 
 import json
 import logging

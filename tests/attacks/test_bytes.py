@@ -212,7 +212,7 @@ def test_a_client_that_never_reads_is_disconnected(lead: Lead, slot: ScriptedSlo
 
 
 @pytest.mark.parametrize("text", [TEXT, STREAM], ids=["whole", "stream"])
-@pytest.mark.parametrize("how", ["FIN", "RST", "half"])
+@pytest.mark.parametrize("how", ["FIN", "RST"])
 def test_a_client_that_disconnects_without_reading(lead: Lead, slot: ScriptedSlot, how: str, text: bytes) -> None:
     slot.hold(n_free=1)
     n = len(slot.requests)
@@ -220,11 +220,44 @@ def test_a_client_that_disconnects_without_reading(lead: Lead, slot: ScriptedSlo
         wait_until(lambda: len(slot.requests) > n and slot.requests[-1].metrics.steps)
         if how == "RST":
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        if how == "half":
-            link.shutdown(socket.SHUT_WR)
-            assert slot.requests[-1].cancelled.wait(PATIENCE_S)
     assert slot.requests[-1].cancelled.wait(PATIENCE_S)
     wait_until(lambda: lead.n_texts == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("probed", [False, True])
+def test_a_client_that_has_said_all_gets_its_answer(
+    lead: Lead, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch, *, stream: bool, probed: bool
+) -> None:
+    """As one that reads its standard input to the end; the lead asks whether it is still there."""
+    monkeypatch.setattr("duo.link.connection._PROBE_S", 0.01 if probed else 60)
+    slot.hold(n_free=0 if probed else 1)
+    n = len(slot.requests)
+    with connect(lead, completion(max_tokens=5, stream=stream)) as link:
+        link.shutdown(socket.SHUT_WR)
+        wait_until(lambda: len(slot.requests) > n)
+        interim = b"HTTP/1.1 100 Continue\r\n\r\n" if probed else b""
+        assert link.recv(len(interim)) == interim if probed else True
+        slot.go_on()
+        answer = read_to_the_end(link).replace(interim, b"")
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert (b"[DONE]" in answer) == stream
+    assert slot.requests[-1].metrics.stop == "token limit"
+
+
+LARGE = [
+    request("/v1/completions", bytes(MAX_BODY + 2**21), more="Connection: close\r\n"),
+    request("/nowhere", bytes(2**22)).replace(b"HTTP/1.1", b"HTTP/1.0"), b"GET /" + b"x" * 2**22,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", LARGE, ids=range(len(LARGE)))
+def test_an_answer_is_not_lost_because_a_client_still_sends(lead: Lead, body: bytes) -> None:
+    """A connection that is closed while bytes have not been read is reset."""
+    with connect(lead, body) as link:
+        assert read_answer(link)[0] in (413, 404, 400)
+        link.shutdown(socket.SHUT_WR)
+        assert link.recv(9) == b""
 
 
 def test_an_end_with_open_connections(engine: Engine, slot: ScriptedSlot) -> None:

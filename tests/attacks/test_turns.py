@@ -1,0 +1,93 @@
+"""Clients that ask for much: others are answered after a few turns, and nothing that was asked for is lost."""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from duo import Engine, load
+from duo.link.connection import Limits
+from duo.server.lead_server import Lead
+from duo.spec.types import Step
+from tests.gguf_files import tiny_llama
+from tests.raw_http import connect, read_answer, read_to_the_end, request
+from tests.serving import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+N_STREAMS, N = 60, 64
+
+
+def asked(n: int, prompt: str = "the cat", key: str = "", **fields: Any) -> bytes:
+    more = f"Authorization: Bearer {key}\r\n" if key else ""
+    fields = {"prompt": prompt, "max_tokens": n, "ignore_eos": True, **fields}
+    return request("/v1/completions", json.dumps(fields).encode(), more=more)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path = tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
+    with load(path, n_ctx=2048, profile=False, n_threads=1, lookup="off") as engine:
+        yield engine
+
+
+class Counting(Lead):
+    """A lead that counts the tokens that it writes."""
+
+    n_written = 0
+
+    def __init__(self, engine: Engine, **options: Any) -> None:
+        super().__init__(engine, port=0, on_step=self._count, **options)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def _count(self, step: Step) -> None:
+        self.n_written += len(step.tokens)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n_before", [0, 640, 1920])
+def test_a_short_request_beside_streams_that_nobody_reads(engine: Engine, n_before: int, *, stream: bool) -> None:
+    with Counting(engine) as lead, ExitStack() as stack:
+        links = [stack.enter_context(connect(lead, asked(N, stream=True))) for _ in range(N_STREAMS)]
+        wait_until(lambda: lead.n_texts + lead.n_written // N >= N_STREAMS - 1 and lead.n_written >= n_before)
+        with connect(lead, asked(4, stream=stream)) as short:
+            before = lead.n_written
+            assert short.recv(9) == b"HTTP/1.1 "
+            assert lead.n_written - before <= 3 * N + 4, "three of the texts, and its own"
+        for link in links:
+            link.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = read_to_the_end(link)
+            assert answer.count(b'"text":') >= N / 4, "nothing is lost"
+            assert b"[DONE]" in answer
+
+
+def test_who_has_filled_the_queue_makes_room_for_others(engine: Engine) -> None:
+    with Counting(engine, api_keys=["one", "two"], n_queue=8) as lead, ExitStack() as stack:
+        hog = [stack.enter_context(connect(lead, asked(1000, key="one"))) for _ in range(9)]
+        wait_until(lambda: lead.n_texts == 9)
+        with connect(lead, asked(4, key="one")) as more:
+            assert read_answer(more)[0] == 503
+        before = lead.n_written
+        with connect(lead, asked(4, key="two")) as other:
+            assert read_answer(other)[0] == 200
+        assert lead.n_written - before <= 3 * N + 4
+        ended = [link for link in hog if select.select([link], [], [], 0)[0]]
+        assert [read_answer(link)[0] for link in ended] == [503], "the last of those that wait"
+
+
+def test_a_long_text_that_nobody_reads_ends(engine: Engine) -> None:
+    """The system would keep all of it for the client."""
+    with Counting(engine, limits=Limits(read_s=0.2)) as lead, connect(lead, asked(2000, stream=True)) as link:
+        wait_until(lambda: lead.n_written > N)
+        wait_until(lambda: not lead._listener._server.server_state.connections)
+        assert b"[DONE]" not in read_to_the_end(link)
+        wait_until(lambda: lead.n_texts == 0)

@@ -1,0 +1,103 @@
+"""Contexts that llama.cpp rejects, whatever the reason: texts go on, and an engine that cannot write says so."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import llama_cpp
+import pytest
+
+from duo import Engine, load
+from duo.engine.slot import Slot
+from duo.errors import ModelError
+from duo.server.lead_server import Lead
+from tests.gguf_files import tiny_llama
+from tests.serving import assert_error
+from tests.unit.server.conftest import client_of
+
+TEXT = list(range(3, 103))
+
+
+@pytest.fixture(scope="module", params=["alone", "draft"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path = tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf", depth=0.06)
+    draft = path if request.param == "draft" else None
+    with load(path, draft, n_ctx=512, profile=False, n_threads=1, draft_n_threads=1, lookup="off") as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        yield engine
+
+
+def write(engine: Engine, n: int = 20) -> tuple[int, ...]:
+    return engine.generate(TEXT, max_tokens=n, ignore_eos=True).tokens
+
+
+@pytest.fixture
+def expected(engine: Engine) -> tuple[int, ...]:
+    engine.call(lambda slot: slot.forget())
+    return write(engine)
+
+
+def fewer_than_there_are(slot: Slot) -> None:
+    assert slot.target_cache is not None
+    context: Any = slot.target_cache.context
+    context._past[0] -= 30
+
+
+def others_than_there_are(slot: Slot) -> None:
+    memory = llama_cpp.llama_get_memory(slot._contexts[0].pointer)
+    llama_cpp.llama_memory_seq_add(memory, 0, 0, -1, 7)
+
+
+def none_of_those_there_are(slot: Slot) -> None:
+    others_than_there_are(slot)
+    slot._contexts[0]._past[0] = 0
+
+
+@pytest.mark.parametrize("spoil", [fewer_than_there_are, others_than_there_are, none_of_those_there_are])
+def test_a_context_that_holds_something_else_is_cleared(
+    engine: Engine, expected: tuple[int, ...], spoil: Callable[[Slot], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.call(spoil)
+    assert write(engine) == expected
+    caplog.clear()
+    assert write(engine) == expected
+    assert not caplog.records
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, engine: Engine, first: int, n: int) -> None:
+    """Let the target's decodes from the `first` on fail, `n` times."""
+    decode, counts = llama_cpp.llama_decode, [0]
+
+    def fail(pointer: Any, batch: Any) -> int:
+        if not engine.slot._contexts or pointer != engine.slot._contexts[0].pointer:
+            return int(decode(pointer, batch))
+        counts[0] += 1
+        return -3 if first <= counts[0] < first + n else int(decode(pointer, batch))
+
+    monkeypatch.setattr(llama_cpp, "llama_decode", fail)
+
+
+@pytest.mark.parametrize("first", [1, 2, 9])
+def test_a_failure_in_the_middle_of_a_text_is_not_its_end(
+    engine: Engine, expected: tuple[int, ...], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.call(lambda slot: slot.forget())
+    failing(monkeypatch, engine, first, 1)
+    assert write(engine) == expected
+    assert engine.fault is None
+
+
+def test_an_engine_that_cannot_write_says_so_and_tries_new_contexts(
+    engine: Engine, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = Lead(engine, port=0)
+    client, before, n_ctx = client_of(lead), engine.slot._contexts[0], engine.slot.n_ctx
+    with monkeypatch.context() as patch:
+        failing(patch, engine, 1, 10**6)
+        with pytest.raises(ModelError, match=r"^tiny.gguf: no text can be written: llama.cpp rejected"):
+            write(engine)
+        assert_error(client.get("/health"), 500, "tiny.gguf: no text can be written: llama.cpp rejected")
+    assert write(engine) == expected
+    assert engine.slot._contexts[0] is not before
+    assert engine.slot.n_ctx == n_ctx
+    assert client.get("/health").status_code == 200
+    lead.close()
