@@ -85,7 +85,7 @@ class Engine:
         """Generate after `prompt` (text or token ids); returns an iterator of Steps. For `options` see TextOptions.
 
         Dropping the stream cancels the generation. Raises ClosedError, PromptError or UsageError; iterating raises
-        DecodeError, DeviceError, or MemoryLimitError or PromptError if the prompt does not fit.
+        ModelError if llama.cpp fails, DeviceError, or MemoryLimitError or PromptError if the prompt does not fit.
         """
         return self.start(self.prompt_tokens(prompt), generation_config(**options))
 

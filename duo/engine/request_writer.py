@@ -94,19 +94,24 @@ class RequestWriter:
                 target.is_copied = True
 
     def _run(self, generation: Generation, request: TextRequest, pauses: Callable[[int], bool]) -> bool:
-        """Generation.run(). If llama.cpp fails, the caches are read again, once; then the next text gets new ones."""
-        slot = self._slot
-        for is_last in (False, True):
+        """Generation.run(). If llama.cpp fails, all is read again, once; then the next text gets new contexts."""
+        slot, failure = self._slot, None
+        while True:
             try:
                 with slot.computing(generation.interrupt):
-                    return generation.run(request.put, request.cancelled, pauses)
+                    has_ended = generation.run(request.put, request.cancelled, pauses)
             except (DecodeError, ModelError) as error:
                 slot.reset()
-                if is_last:
-                    slot.is_usable = False
-                    raise ModelError(f"{slot.target.path.name}: no text can be written: {error}") from None
-                log.warning("%s: all is read again", error)
-        raise AssertionError
+                if failure is None:
+                    failure = error
+                    continue
+                slot.is_usable = False
+                if isinstance(error, ModelError):
+                    raise
+                raise ModelError(f"{slot.target.path.name}: no text can be written: {error}") from None
+            if failure is not None:
+                log.warning("%s: all was read again, with empty caches", failure)
+            return has_ended
 
     def _has_room(self) -> bool:
         """Whether one more text may pause: those that do have as much memory as conversations that are kept."""

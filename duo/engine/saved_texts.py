@@ -186,16 +186,12 @@ def write_cache(path: Path, cache: SavedCache, identity: str) -> None:
             Path(file.name).unlink(missing_ok=True)
 
 
-def damaged(path: Path) -> PromptError:
-    """The error for a file that cannot be restored."""
-    return PromptError(f"{path.name} is not a saved conversation, or damaged")
-
-
 def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int) -> SavedCache:
     """Read such a file of at most `n_most` bytes. Raises OSError, or PromptError if it is damaged or does not fit.
 
     Nothing in it is believed: not its kind (a pipe would block), not that it is not packed, and no number.
     """
+    damaged = PromptError(f"{path.name} is not a saved conversation, or damaged")
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -205,11 +201,11 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
         try:
             with ZipFile(file) as archive:
                 if sum(member.file_size for member in archive.infolist()) > status.st_size:  # it would be unpacked
-                    raise damaged(path)
+                    raise damaged
                 found = _array(archive, "identity", "U", 0)
                 tokens, numbers, cells = (_array(archive, name, "iu", 1) for name in ("tokens", "numbers", "cells"))
         except Exception:  # of zipfile and numpy, which have many; their words are for programmers
-            raise damaged(path) from None
+            raise damaged from None
     if str(found) != identity:
         raise PromptError(f"{path.name} was saved with another model or other options")
     n = len(tokens)
@@ -217,7 +213,7 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
         raise PromptError(f"{path.name} has {n} tokens, the context {n_ctx}")
     are_tokens = n and tokens.min() >= 0 and tokens.max() < n_vocab
     if not are_tokens or len(numbers) != 3 or numbers.min() < 0 or numbers[2] != n or cells.dtype != np.uint8:
-        raise damaged(path)
+        raise damaged
     n_prompt, n_large, n_past = numbers.tolist()
     return SavedCache(tuple(tokens.tolist()), n_prompt, n_large, SavedState(cells, n_past))
 

@@ -27,7 +27,7 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
-from duo.engine.saved_texts import SavedTexts, damaged, read_cache, write_cache
+from duo.engine.saved_texts import SavedTexts, read_cache, write_cache
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import MemoryLimitError, ModelError, PromptError
 from duo.llama.build import CPU, versions
@@ -297,7 +297,7 @@ class Slot:
         self.erase(slot)
         target.load(cache)
         if not target.tokens:
-            raise damaged(path)
+            raise PromptError(f"{path.name} is damaged: llama.cpp cannot restore it")
         return len(cache.tokens), path.stat().st_size
 
     def erase(self, slot: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import duo, python, run
+from tests.command import assert_refused, command, duo, python, run
 
 # What takes long to import, and is not needed to print versions or help.
 SLOW = {
@@ -53,6 +53,16 @@ def test_little_is_imported_before_ctrl_c_ends_the_process_quietly() -> None:
 )
 def test_what_is_not_imported(code: str, unwanted: set[str]) -> None:
     assert unwanted & imported_by(code) == set()
+
+
+# Limits of the system
+
+
+@pytest.mark.parametrize("words", ["-p hi", "lead", "back", "list"])
+def test_a_process_that_may_open_few_files_says_so(words: str) -> None:
+    limited = ["bash", "-c", 'ulimit -n 5; exec "$@"', "-"]
+    assert_refused(run(*limited, *command(*words.split())), "only 5 files may be open", "ulimit -n")
+    assert run(*limited, *command("--version")).status == 0
 
 
 # Ctrl-C before a model is loaded, and after a command has ended

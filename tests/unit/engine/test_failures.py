@@ -9,6 +9,7 @@ import pytest
 from duo import Engine, load
 from duo.engine.slot import Slot
 from duo.errors import ModelError
+from duo.llama.context import Context
 from duo.server.lead_server import Lead
 from tests.gguf_files import tiny_llama
 from tests.serving import assert_error
@@ -86,6 +87,23 @@ def test_a_failure_in_the_middle_of_a_text_is_not_its_end(
     assert engine.fault is None
 
 
+def test_a_text_whose_numbers_are_none_is_read_again(
+    engine: Engine, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a conversation was restored whose cells are not numbers."""
+    logits, counts = Context._logits, [0]
+
+    def checked(context: Context, n_rows: int) -> Any:
+        counts[0] += context is engine.slot._contexts[0]
+        if counts[0] == 1:
+            raise ModelError("not a number")
+        return logits(context, n_rows)
+
+    monkeypatch.setattr(Context, "_logits", checked)
+    assert write(engine) == expected
+    assert counts[0] > 1
+
+
 def test_an_engine_that_cannot_write_says_so_and_tries_new_contexts(
     engine: Engine, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,3 +119,12 @@ def test_an_engine_that_cannot_write_says_so_and_tries_new_contexts(
     assert engine.slot.n_ctx == n_ctx
     assert client.get("/health").status_code == 200
     lead.close()
+
+
+def test_a_command_says_one_line(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing(monkeypatch, engine, 1, 2)
+    with pytest.raises(ModelError):
+        write(engine)
+    assert not caplog.records
