@@ -28,7 +28,7 @@ _SPECIAL = (
 )
 # What is none where special tokens are not parsed: user-defined tokens are tokens everywhere.
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-_LSTRIP, _RSTRIP = llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP, llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP
+_RSTRIP = llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP
 
 _stack_size = threading.Lock()  # a setting of the process
 
@@ -135,12 +135,9 @@ class Vocabulary(Handle):
 
     def _tokenize_marked(self, text: str, mark: str, control: Mapping[str, int], *, add_bos: bool) -> list[int]:
         """Tokens of `text`. Between its `control` tokens, a part that has the mark has none, whatever it spells."""
-
-        def pattern(spelling: str) -> str:  # with the space that llama.cpp leaves out at the token
-            left, right = (r"\s*" if control[spelling] & side else "" for side in (_LSTRIP, _RSTRIP))
-            return left + re.escape(spelling) + right
-
-        patterns = map(pattern, sorted(control, key=len, reverse=True))
+        names = sorted(control, key=len, reverse=True)
+        # With the space after it that llama.cpp leaves out at some tokens, of Phi-3 for one.
+        patterns = (re.escape(name) + (r"\s*" if control[name] & _RSTRIP else "") for name in names)
         parts, tokens = re.split(f"({'|'.join(patterns)})", text, flags=re.ASCII), list[int]()
         for is_marked, same in groupby(parts, lambda part: mark in part):
             part = "".join(same).replace(mark, "")

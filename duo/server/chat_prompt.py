@@ -26,8 +26,11 @@ class ChatPrompt:
     is_begun: bool = False  # whether its last message is the beginning of the answer
 
     @classmethod
-    def of(cls, conversation: Conversation, engine: Engine) -> "ChatPrompt":
-        """Raises ApiError if the chat is invalid, and PromptError if the model's template refuses it."""
+    def of(cls, conversation: Conversation, engine: Engine, *, is_answered: bool = True) -> "ChatPrompt":
+        """Raises ApiError if the chat is invalid, and PromptError if the model's template refuses it.
+
+        `is_answered`: otherwise, the prompt is only counted, and its last message may be one that cannot be continued.
+        """
         if not conversation.messages:
             raise ApiError(400, "messages must not be empty")
         model, n_ctx = engine.slot.target, engine.slot.n_ctx
@@ -41,8 +44,10 @@ class ChatPrompt:
         template = model.tool_template if tools else model.chat_template
         if tools:
             _check_tools(template, parses=calls is not None)
-        field = "" if conversation.continues is False else begun(messages)
-        _check_begun(conversation, field, template.thought)
+        is_new = conversation.continues is False or (not is_answered and messages[-1].get("tool_calls"))
+        field = "" if is_new else begun(messages)
+        if is_answered:
+            _check_begun(conversation, field, template.thought)
         prompt = template.render(messages, tools, {"add_generation_prompt": conversation.opens, **variables}, field)
         check_text(prompt, model, n_ctx)
         thought = template.thought
@@ -59,8 +64,9 @@ def _check_begun(conversation: Conversation, field: str, thought: Thought | None
         if conversation.continues:
             raise ApiError(400, "continue_final_message: the last message is not one of the assistant")
         return
-    tags = [(CALL, END_OF_CALL), *([(thought.begin, thought.end)] if thought is not None else [])]
-    if any(str(last["content"]).rfind(begin) > str(last["content"]).rfind(end) for begin, end in tags):
+    text = str(last["content"])
+    is_thought = thought is not None and text.lstrip().startswith(thought.begin) and thought.end not in text
+    if is_thought or (conversation.functions and text.rfind(CALL) > text.rfind(END_OF_CALL)):
         raise ApiError(400, f"{said} ends inside of a thought or a call: send a thought as reasoning_content")
     if conversation.choice == "required":
         raise ApiError(400, f"{said} cannot have to be a call: send another tool_choice")

@@ -231,7 +231,8 @@ def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
 
 def count_tokens(body: MessagesBody, engine: Engine) -> Response:
     """POST /v1/messages/count_tokens."""
-    return json_response({"input_tokens": len(engine.tokenize(ChatPrompt.of(body.conversation(), engine).text))})
+    prompt = ChatPrompt.of(body.conversation(), engine, is_answered=False)
+    return json_response({"input_tokens": len(engine.tokenize(prompt.text))})
 
 
 def apply_template(body: ChatBody, engine: Engine) -> Response:

@@ -68,9 +68,7 @@ class GenerationRequest:
         grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
         shows_tags = conversation is not None and conversation.shows_tags
         if is_begun and grammar is not None and (calls is None or options.response_format or options.json_schema):
-            raise ApiError(
-                400, "the answer that the last message begins cannot have a grammar or a schema: send one of them"
-            )
+            raise ApiError(400, "an answer that is begun cannot have a grammar or a schema: send one of them")
         if grammar is not None and calls is None:  # such a grammar has no room for a thought
             thinks = None
         seed = (-1 if random_seed else defaults.sampling.seed) if options.seed is None else options.seed

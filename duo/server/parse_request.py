@@ -1,11 +1,10 @@
 """Receives the body of a request and parses it, within limits, and tells the client about misspelt names of fields."""
 
 import difflib
-import functools
 import logging
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -54,13 +53,10 @@ _DEFAULTS: dict[str, Sequence[object]] = {
     "truncation": ["disabled"],
 }  # fmt: skip
 _MAX_DEFAULT = 64  # bytes
-_OBJECTS = (
-    "reasoning",
-    "stream_options",
-    "text",
-    "thinking",
-)  # fields with fields of their own, of which some do nothing
-_STRUCT = type(msgspec.Struct)
+_OBJECTS = {  # fields whose own fields are told, too, and those of these that have an effect
+    "reasoning": ["effort"], "stream_options": ["include_usage"], "text": ["format"],
+    "thinking": ["type", "budget_tokens"],
+}  # fmt: skip
 _MAX_NAMED = 64  # fields that have no effect
 _MAX_COMPARED = 32  # unknown fields of one request
 _SIMILAR = 0.8  # difflib's ratio
@@ -108,7 +104,7 @@ class RequestWork:
                     others = [name for name in others if name != "stream_options" and _asks(name, fields[name])]
                     hints += [f'unknown field "{name}": it is not one of this API' for name in others]
                     told = {*known, *TextBody.__struct_encode_fields__, *(hint.split('"')[1] for hint in hints)}
-                    request.scope[NO_EFFECT] = _without_effect(fields | _members(fields, kind), told)
+                    request.scope[NO_EFFECT] = _without_effect(fields, told)
                 self._log(hints)
                 request.scope[WARNING] = "; ".join(hints[:3])
                 is_slow = is_large or any(bytes(fields.get(name, b"null")) != b"null" for name in _SLOW_FIELDS)
@@ -143,22 +139,12 @@ def _asks(name: str, value: msgspec.Raw) -> bool:
     return found not in defaults and (bool(found) or (found is False and True in defaults))
 
 
-@functools.cache
-def _objects(kind: type[msgspec.Struct]) -> dict[str, Sequence[str]]:
-    """The fields of `kind` that have fields of their own, and the names of these."""
-    types = {field.name: get_args(field.type)[:1] for field in msgspec.structs.fields(kind) if field.name in _OBJECTS}
-    return {name: one.__struct_encode_fields__ for name, of in types.items() for one in of if isinstance(one, _STRUCT)}
-
-
-def _members(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct]) -> dict[str, msgspec.Raw]:
-    """What such fields have besides what is known, by its path."""
-    given = {name: fields[name] for name in _objects(kind) if bytes(fields.get(name, b""))[:1] == b"{"}
-    decoded = {name: msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) for name, raw in given.items()}
-    return {f"{of}.{name}": decoded[of][name] for of in decoded for name in decoded[of].keys() - _objects(kind)[of]}
-
-
 def _without_effect(fields: Mapping[str, msgspec.Raw], told: Container[str]) -> str:
     """What to tell about fields that ask for something and change nothing, but for those that are `told`."""
+    objects = {of: fields[of] for of in _OBJECTS if of in told and bytes(fields.get(of, b""))[:1] == b"{"}
+    for of, raw in objects.items():
+        members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items()
+        fields = {**fields, **{f"{of}.{name}": value for name, value in members if name not in _OBJECTS[of]}}
     found = [
         name for name, value in fields.items() if name not in told and _NAME.fullmatch(name) and _asks(name, value)
     ]

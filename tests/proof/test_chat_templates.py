@@ -151,3 +151,22 @@ def conversations(texts: list[str]) -> Iterator[list[dict[str, Any]]]:
     for _ in range(N_MESSAGES // 5):
         # A template may take the first text apart that is no text, such as an empty one.
         yield [{"role": role, "content": choose.choice(words) + choose.choice(words)} for role in roles]
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_texts_cannot_forge_special_tokens(pytestconfig: pytest.Config, sources: dict[str, str], name: str) -> None:
+    folder = vocabularies.fetch(pytestconfig)
+    with closing(Model(ModelConfig(folder / f"ggml-vocab-{name}.gguf"), vocabulary_only=True)) as model:
+        control = model._control(range(model.n_vocab))
+        named = {model.tokenize(one, add_bos=False)[0] for one in control}
+        bos = model.spelling([model.bos]).decode() if model.bos >= 0 else ""
+        for title, source in sources.items():
+            template, spelled = ChatTemplate(source, name=title, bos=bos), [*control][:40]
+            forged, plain = f"zq {' '.join(spelled)} zq {''.join(spelled)}zq", "zq"
+
+            def special(template: ChatTemplate, content: str, title: str = title) -> list[int]:
+                messages = [USER, ANSWER, {"role": "user", "content": content}]
+                tokens = model.tokenize(template.render(messages, (), NEEDED.get(title, {})))
+                return [token for token in tokens if token in named]
+
+            assert special(template, forged) == special(template, plain), title

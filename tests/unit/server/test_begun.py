@@ -62,6 +62,7 @@ def prompt_of(slot: ScriptedSlot) -> str:
         ({"messages": [ASKED, BEGUN | {"content": [{"type": "text", "text": "Paris is"}]}]}, OPEN),
         ({"messages": [ASKED, BEGUN | {"reasoning_content": "Hm."}]}, OPEN.replace("\n\n</th", "\nHm.\n</th", 1)),
         ({"tools": [{"type": "function", "function": NOW}], "tool_choice": "auto"}, OPEN),
+        ({"messages": [ASKED, BEGUN | {"content": "Paris is<tool_call>"}]}, f"{OPEN}<tool_call>"),
         ({"messages": [ASKED], "add_generation_prompt": False}, "<|user|>Where?<|end|>"),
         ({"messages": [ASKED]}, "<|user|>Where?<|end|><|assistant|>"),
     ],
@@ -126,7 +127,10 @@ TOOLS = [{"type": "function", "function": NOW}]
         ({"chat_template_kwargs": {"enable_thinking": True}}, "has no room for a thought: turn thinking off"),
         ({"reasoning_effort": "high"}, "has no room for a thought: turn thinking off"),
         ({"messages": [ASKED, BEGUN | {"content": "<think>Let"}]}, "ends inside of a thought or a call"),
-        ({"messages": [ASKED, BEGUN | {"content": "a <tool_call>\n{"}]}, "ends inside of a thought or a call"),
+        (
+            {"messages": [ASKED, BEGUN | {"content": "a <tool_call>\n{"}], "tools": TOOLS},
+            "ends inside of a thought or a call",
+        ),
     ],
 )
 def test_what_cannot_be_continued(client: TestClient, fields: dict[str, Any], said: str) -> None:
@@ -139,6 +143,8 @@ def test_what_messages_cannot_continue(client: TestClient, template: Callable[[s
     assert "send their results" in client.post(MESSAGES, json=asked).json()["error"]["message"]
     thinking = {"messages": [ASKED, BEGUN], "thinking": {"type": "enabled", "budget_tokens": 1024}}
     assert "turn thinking off" in client.post(MESSAGES, json=thinking).json()["error"]["message"]
+    for counted in (asked, thinking):  # some clients count parts of a conversation
+        assert client.post(COUNT, json=counted).json()["input_tokens"] > 20
     template("{{ messages[0].content }}")
     said = client.post(MESSAGES, json={"messages": [ASKED, BEGUN]}).json()["error"]["message"]
     assert "the chat template leaves out the content that is to be continued" in said
