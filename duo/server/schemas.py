@@ -52,7 +52,7 @@ class _StructuredOutputs(msgspec.Struct):
 
 
 class FormFields(msgspec.Struct):
-    """The form of an answer, in the fields of OpenAI, Anthropic, llama-server and vLLM. All APIs have all of them."""
+    """The form of an answer, in any server's fields. All APIs have all of them."""
 
     response_format: Json | None = None
     text: _Holder | str | None = None  # of Responses; a text of other servers is ignored
@@ -65,6 +65,8 @@ class FormFields(msgspec.Struct):
     guided_choice: _Choices | None = None
     guided_grammar: str | None = None
     structured_outputs: _StructuredOutputs | None = None
+    regex: str | None = None  # SGLang's, and the next
+    ebnf: str | None = None
 
     def form(self) -> tuple[str, Form]:
         """The field and the form in it. Raises ApiError."""
@@ -74,7 +76,8 @@ class FormFields(msgspec.Struct):
         found: dict[str, Form] = {place: _of_format(form, place) for place, form in formats.items() if form}
         found |= {"json_schema": _schema(self.json_schema, "json_schema"), "grammar": self.grammar}
         guided = (self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar)
-        found |= _StructuredOutputs(*guided).found("guided_")
+        found |= _StructuredOutputs(*guided).found("guided_") | _StructuredOutputs(regex=self.regex).found("")
+        found["ebnf"] = self.ebnf
         if (outputs := self.structured_outputs) is not None:
             if not (given := outputs.found("structured_outputs.")):
                 raise ApiError(400, f"structured_outputs has none of {', '.join(outputs.__struct_fields__)}")

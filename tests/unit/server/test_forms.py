@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -135,6 +136,8 @@ def test_choices_expressions_and_grammars(client: TestClient, slot: ScriptedSlot
     for expression, (right, wrong) in REGEXES.items():
         assert takes(both("regex", expression), right)
         assert not takes(both("regex", expression), wrong)
+    assert takes(asked(client, slot, path, regex=r"^\d/$"), "1/")
+    assert asked(client, slot, path, ebnf='root ::= "a"') == 'root ::= "a"'
     assert both("grammar", 'root ::= "a"') == 'root ::= "a"'
     assert takes(both("grammar", LARK), "SELECT a,b")
     marked = "%llguidance {}\n" + LARK
@@ -210,6 +213,27 @@ def test_the_format_of_a_response_is_told(client: TestClient) -> None:
     assert Response.model_validate(answer).text.model_dump(by_alias=True)["format"]["schema"] == SCHEMA  # type: ignore[union-attr]
     assert answer["text"] == {"format": form}
     assert client.post(RESPONSES, json={"input": "a"}).json()["text"] == {"format": {"type": "text"}}
+
+
+# Requests as clients write them, for a fruit: an apple or a pear, which is ripe or not
+
+RECORDED = [
+    json.loads(line) for line in Path(__file__).with_name("recorded_forms.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=[one["client"] for one in RECORDED])
+def test_recorded_requests(client: TestClient, slot: ScriptedSlot, recorded: dict[str, Any]) -> None:
+    slot.n_ctx = 4096
+    answer = client.post(recorded["path"], json=recorded["body"] | {"stream": False})
+    assert answer.status_code == 200, answer.text
+    assert "x-duo-warning" not in answer.headers or "unknown model" in answer.headers["x-duo-warning"]
+    grammar = slot.requests[-1].config.grammar
+    is_any = {"type": "json_object"} in recorded["body"].values()
+    assert takes(grammar, "{}") == is_any
+    fruits = {name: (json.dumps({"name": name, "ripe": True}), name) for name in ("pear", "fig")}
+    assert any(takes(grammar, text) for text in fruits["pear"])
+    assert is_any or not any(takes(grammar, text) for text in fruits["fig"])
 
 
 # The schemas of tools
