@@ -1,6 +1,5 @@
 """Schemas and grammars of a request, in any of the fields in which clients send them. Pure."""
 
-import json
 import re
 from typing import Annotated
 
@@ -15,7 +14,7 @@ Form = Json | str | None  # of an answer: a schema, or a grammar; None: a text
 _TYPES = ("text", "json_object", "json_schema")
 _WRAPPER = {"name", "description", "strict", "schema", "json_schema"}  # OpenAI's fields around a schema
 _COMMENT = re.compile("//.*|#.*")
-_UNESCAPED = re.compile(r"(\\.)|([/\n])", re.DOTALL)
+_ESCAPES = {"/": r"\/", "\n": r"\n"}  # in a regular expression in Lark
 _Choices = Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
@@ -37,15 +36,13 @@ class _StructuredOutputs(msgspec.Struct):
 
     def found(self, prefix: str) -> dict[str, Form]:
         """What is given, by the names of the fields. Raises ApiError."""
-        lark, regex, grammar = f"{MARK} {{}}\n", self.regex, self.grammar
-        if regex is not None:
-            regex = _UNESCAPED.sub(lambda found: found[1] or {"/": r"\/"}.get(found[2], r"\n"), regex)
-            regex = f"{lark}start: /{regex}/"
+        grammar = self.grammar
         if grammar is not None and not grammar.startswith(MARK) and "::=" not in _COMMENT.sub("", grammar):
-            grammar = grammar.strip() and lark + grammar
-        choice = None if self.choice is None else f"{lark}start: {' | '.join(map(json.dumps, self.choice))}"
+            grammar = grammar.strip() and f"{MARK} {{}}\n{grammar}"
+        choice = None if self.choice is None else "|".join(map(re.escape, self.choice))
         given: dict[str, Form] = {
-            "json": _schema(self.json, f"{prefix}json"), "regex": regex, "choice": choice, "grammar": grammar,
+            "json": _schema(self.json, f"{prefix}json"), "regex": _lark(self.regex), "choice": _lark(choice),
+            "grammar": grammar,
             "json_object": {} if self.json_object else None,
         }  # fmt: skip
         return {f"{prefix}{name}": form for name, form in given.items() if form is not None}
@@ -89,6 +86,14 @@ class FormFields(msgspec.Struct):
         if other := [name for name, another in forms.items() if another != form]:
             raise ApiError(400, f"{name} and {other[0]} exclude each other: send one")
         return name, form
+
+
+def _lark(regex: str | None) -> str | None:
+    """A grammar of the texts that match as a whole."""
+    if regex is None:
+        return None
+    escaped = re.sub(r"\\.|[/\n]", lambda found: _ESCAPES.get(found[0][-1], found[0]), regex, flags=re.DOTALL)
+    return f"{MARK} {{}}\nstart: /{escaped}/"
 
 
 def _of_format(form: Json, place: str) -> Json | None:
