@@ -37,13 +37,12 @@ class _StructuredOutputs(msgspec.Struct):
     def found(self, prefix: str) -> dict[str, Form]:
         """What is given, by the names of the fields. Raises ApiError."""
         grammar = self.grammar
-        if grammar is not None and not grammar.startswith(MARK) and "::=" not in _COMMENT.sub("", grammar):
-            grammar = grammar.strip() and f"{MARK} {{}}\n{grammar}"
-        choice = None if self.choice is None else "|".join(map(re.escape, self.choice))
+        if grammar and not grammar.startswith(MARK) and "::=" not in _COMMENT.sub("", grammar):
+            grammar = f"{MARK} {{}}\n{grammar}"
+        choice = None if self.choice is None else f"({'|'.join(map(re.escape, self.choice))})"
         given: dict[str, Form] = {
             "json": _schema(self.json, f"{prefix}json"), "regex": _lark(self.regex), "choice": _lark(choice),
-            "grammar": grammar,
-            "json_object": {} if self.json_object else None,
+            "grammar": grammar, "json_object": {} if self.json_object else None,
         }  # fmt: skip
         return {f"{prefix}{name}": form for name, form in given.items() if form is not None}
 
@@ -79,7 +78,7 @@ class FormFields(msgspec.Struct):
             if not (given := outputs.found("structured_outputs.")):
                 raise ApiError(400, f"structured_outputs has none of {', '.join(outputs.__struct_fields__)}")
             found |= given
-        forms = {name: form for name, form in found.items() if form is not None}
+        forms = {name: form for name, form in found.items() if form not in (None, "")}
         if any(isinstance(form, dict) and form for form in forms.values()):  # any schema is more than {}
             forms = {name: form for name, form in forms.items() if form != {}}
         name, form = next(iter(forms.items()), ("", None))
@@ -90,7 +89,7 @@ class FormFields(msgspec.Struct):
 
 def _lark(regex: str | None) -> str | None:
     """A grammar of the texts that match as a whole."""
-    if regex is None:
+    if not regex:
         return None
     escaped = re.sub(r"\\.|[/\n]", lambda found: _ESCAPES.get(found[0][-1], found[0]), regex, flags=re.DOTALL)
     return f"{MARK} {{}}\nstart: /{escaped}/"
@@ -114,7 +113,7 @@ def _of_format(form: Json, place: str) -> Json | None:
 
 def _schema(value: Json | str | None, place: str, instead: str = "") -> Json | None:
     """The only schema in `value`, for which `instead` is the right place. Raises ApiError."""
-    if value is None:
+    if value in (None, ""):  # a text field that is empty, in forms of front ends
         return None
     found = _schemas(value, place)
     if not found or any(other != found[0] for other in found):

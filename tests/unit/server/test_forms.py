@@ -100,6 +100,7 @@ def test_schemas_in_fields_of_other_servers(client: TestClient, slot: ScriptedSl
         assert asked(client, slot, path, **fields) == grammar_of(SCHEMA), fields
     assert asked(client, slot, path, structured_outputs={"json_object": True}) == grammar_of({})
     assert asked(client, slot, path, json_schema={}) == grammar_of({})
+    assert asked(client, slot, path, json_schema="", grammar="", guided_json="", regex="") is None
 
 
 def takes(grammar: str | None, text: str) -> bool:
@@ -130,6 +131,7 @@ def test_choices_expressions_and_grammars(client: TestClient, slot: ScriptedSlot
         assert asked(client, slot, path, structured_outputs={name: value}) == found
         return found
 
+    assert takes(both("choice", [""]), "")
     choices = both("choice", CHOICES)
     assert all(takes(choices, one) for one in CHOICES)
     assert not any(takes(choices, one) for one in ("", "pea", "pears", "pears ", '"pear"', "b\n"))
@@ -197,7 +199,7 @@ def test_a_schema_that_is_not_found_is_refused_with_its_place(client: TestClient
         ({"json_schema": "{"}, "json_schema has a schema that is not valid JSON"),
         ({"guided_json": "[]"}, "guided_json has a schema that is not a JSON object"),
         ({"guided_json": SCHEMA | {"type": "x"}}, "the schema is an invalid or unsupported JSON schema"),
-        ({"guided_grammar": " "}, "the grammar is invalid: it is empty"),
+        ({"grammar": " "}, "the grammar is invalid: it is empty"),
     ],
     ids=str,
 )
