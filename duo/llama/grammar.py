@@ -28,12 +28,18 @@ class Grammar:
     def __init__(self, model: Model, text: str) -> None:
         """`text`: GBNF with a rule `root`, or Lark with a rule `start`. Raises UsageError if it is invalid."""
         data = checked(text)
-        process = _idle.pop(model, None)
-        if process is None or process.has_ended:
+        kept = _idle.pop(model, None)
+        process = GrammarProcess(model) if kept is None or kept.has_ended else kept
+        try:
+            answer = process.ask(PARSE, data)
+        except UsageError:  # perhaps that of another grammar, at its last token
+            if process is not kept:
+                raise
             process = GrammarProcess(model)
+            answer = process.ask(PARSE, data)
         self._process = process
         release = weakref.finalize(self, _release, model, process)
-        if process.ask(PARSE, data) == b"\0":
+        if answer == b"\0":
             said = (line.removeprefix("parse: ") for line in process.lines() if "grammar" in line or "parse" in line)
             release()
             # What follows the first line is the rest of the grammar.

@@ -1,6 +1,5 @@
 """Schemas and grammars of a request, in any of the fields in which clients send them. Pure."""
 
-import json
 import re
 from typing import Annotated
 
@@ -15,7 +14,7 @@ Form = Json | str | None  # of an answer: a schema, or a grammar; None: a text
 _TYPES = ("text", "json_object", "json_schema")
 _WRAPPER = {"name", "description", "strict", "schema", "json_schema"}  # OpenAI's fields around a schema
 _COMMENT = re.compile("//.*|#.*")
-_UNESCAPED = re.compile(r"(\\.)|([/\n])", re.DOTALL)
+_ESCAPES = {"/": r"\/", "\n": r"\n"}  # in a regular expression in Lark
 _Choices = Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
@@ -37,22 +36,19 @@ class _StructuredOutputs(msgspec.Struct):
 
     def found(self, prefix: str) -> dict[str, Form]:
         """What is given, by the names of the fields. Raises ApiError."""
-        lark, regex, grammar = f"{MARK} {{}}\n", self.regex, self.grammar
-        if regex is not None:
-            regex = _UNESCAPED.sub(lambda found: found[1] or {"/": r"\/"}.get(found[2], r"\n"), regex)
-            regex = f"{lark}start: /{regex}/"
-        if grammar is not None and not grammar.startswith(MARK) and "::=" not in _COMMENT.sub("", grammar):
-            grammar = grammar.strip() and lark + grammar
-        choice = None if self.choice is None else f"{lark}start: {' | '.join(map(json.dumps, self.choice))}"
+        grammar = self.grammar
+        if grammar and not grammar.startswith(MARK) and "::=" not in _COMMENT.sub("", grammar):
+            grammar = f"{MARK} {{}}\n{grammar}"
+        choice = None if self.choice is None else f"({'|'.join(map(re.escape, self.choice))})"
         given: dict[str, Form] = {
-            "json": _schema(self.json, f"{prefix}json"), "regex": regex, "choice": choice, "grammar": grammar,
-            "json_object": {} if self.json_object else None,
+            "json": _schema(self.json, f"{prefix}json"), "regex": _lark(self.regex), "choice": _lark(choice),
+            "grammar": grammar, "json_object": {} if self.json_object else None,
         }  # fmt: skip
         return {f"{prefix}{name}": form for name, form in given.items() if form is not None}
 
 
 class FormFields(msgspec.Struct):
-    """The form of an answer, in the fields of OpenAI, Anthropic, llama-server and vLLM. All APIs have all of them."""
+    """The form of an answer, in any server's fields. All APIs have all of them."""
 
     response_format: Json | None = None
     text: _Holder | str | None = None  # of Responses; a text of other servers is ignored
@@ -65,6 +61,8 @@ class FormFields(msgspec.Struct):
     guided_choice: _Choices | None = None
     guided_grammar: str | None = None
     structured_outputs: _StructuredOutputs | None = None
+    regex: str | None = None  # SGLang's, and the next
+    ebnf: str | None = None
 
     def form(self) -> tuple[str, Form]:
         """The field and the form in it. Raises ApiError."""
@@ -74,18 +72,27 @@ class FormFields(msgspec.Struct):
         found: dict[str, Form] = {place: _of_format(form, place) for place, form in formats.items() if form}
         found |= {"json_schema": _schema(self.json_schema, "json_schema"), "grammar": self.grammar}
         guided = (self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar)
-        found |= _StructuredOutputs(*guided).found("guided_")
+        found |= _StructuredOutputs(*guided).found("guided_") | _StructuredOutputs(regex=self.regex).found("")
+        found["ebnf"] = self.ebnf
         if (outputs := self.structured_outputs) is not None:
             if not (given := outputs.found("structured_outputs.")):
                 raise ApiError(400, f"structured_outputs has none of {', '.join(outputs.__struct_fields__)}")
             found |= given
-        forms = {name: form for name, form in found.items() if form is not None}
+        forms = {name: form for name, form in found.items() if form not in (None, "")}
         if any(isinstance(form, dict) and form for form in forms.values()):  # any schema is more than {}
             forms = {name: form for name, form in forms.items() if form != {}}
         name, form = next(iter(forms.items()), ("", None))
         if other := [name for name, another in forms.items() if another != form]:
             raise ApiError(400, f"{name} and {other[0]} exclude each other: send one")
         return name, form
+
+
+def _lark(regex: str | None) -> str | None:
+    """A grammar of the texts that match as a whole."""
+    if not regex:
+        return None
+    escaped = re.sub(r"\\.|[/\n]", lambda found: _ESCAPES.get(found[0][-1], found[0]), regex, flags=re.DOTALL)
+    return f"{MARK} {{}}\nstart: /{escaped}/"
 
 
 def _of_format(form: Json, place: str) -> Json | None:
@@ -106,7 +113,7 @@ def _of_format(form: Json, place: str) -> Json | None:
 
 def _schema(value: Json | str | None, place: str, instead: str = "") -> Json | None:
     """The only schema in `value`, for which `instead` is the right place. Raises ApiError."""
-    if value is None:
+    if value in (None, ""):  # a text field that is empty, in forms of front ends
         return None
     found = _schemas(value, place)
     if not found or any(other != found[0] for other in found):

@@ -12,6 +12,7 @@ import pytest
 from duo.config import ModelConfig
 from duo.errors import BusyError, ClosedError, ModelError, UsageError
 from duo.llama.grammar import Grammar
+from duo.llama.grammar_process import GrammarProcess
 from duo.llama.model import Model
 from tests.gguf_files import tiny_llama
 
@@ -125,6 +126,16 @@ def test_one_process_serves_one_grammar_after_the_other(tiny: Path, monkeypatch:
     assert [process.poll() for process in started] == [-9] * 3
     with pytest.raises(ClosedError):
         Grammar(model, 'root ::= "a"')
+
+
+def test_a_grammar_that_fails_at_its_last_token_harms_no_other(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for that token, so the process may still be there when the next grammar takes it."""
+    with closing(Model(ModelConfig(tiny))) as model:
+        process = Grammar(model, 'root ::= "a"')._process
+        process.pointer.kill()
+        process.pointer.wait()
+        monkeypatch.setattr(GrammarProcess, "has_ended", False)
+        assert allowed(Grammar(model, 'root ::= "b"'), model) == {b"b"}
 
 
 def test_a_process_that_cannot_run(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,6 +215,8 @@ def test_a_schema_holds_for_one_request(lead: LeadProcess) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "fruit", "strict": True, "schema": schema}}
     text, _ = answer(lead, FRUIT, max_tokens=48, temperature=1, seed=3, response_format=form)
     assert json.loads(text)["fruit"] in ("apple", "pear")
+    for fields in ({"choice": ["apple", "pear"]}, {"regex": "apple|pear"}, {"grammar": 'start: "apple" | "pear"'}):
+        assert answer(lead, FRUIT, max_tokens=48, structured_outputs=fields)[0] in ("apple", "pear")
     assert answer(lead, FRUIT)[0] == expected
 
 
@@ -230,6 +232,9 @@ HOSTILE: list[dict[str, Any]] = [  # grammars: see tests/process/llama/test_gram
     {"json_schema": {"properties": {"x" * 5000: {"anyOf": [nested(12)] * 40}}}},
     {"grammar": 'root ::= "yes" a\na ::= b a "c" | "d"\nb ::= e\ne ::= "b" |', "max_tokens": 9},
     {"prompt": "word " * 1_000_000},
+    {"guided_regex": "((a{0,9999}){0,9999}){0,9999}"},
+    {"guided_choice": [f"{i}" * 9 for i in range(5000)]},
+    {"guided_regex": "(" * 9999, "max_tokens": 9},
 ]
 
 

@@ -67,20 +67,14 @@ def test_annotations_are_accepted() -> None:
     grammar({"type": "object", "properties": several, **ABOUT})
 
 
-def test_an_object_that_says_that_it_is_open_is() -> None:
-    schema = {"type": "object", "properties": {"a": {}}}
-    assert '"additionalProperties": false' in grammar(schema)
-    assert '"additionalProperties": false' not in grammar(schema | {"unevaluatedProperties": {}})
-
-
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
 
 @pytest.mark.parametrize("keyword", COUNTS)
 def test_a_whole_number_may_have_a_point(keyword: str) -> None:
-    assert grammar({keyword: 10.0}) == grammar({keyword: 10})
+    assert grammar({keyword: 1.0}) == grammar({keyword: 1})
     with pytest.raises(UsageError, match=keyword):
-        grammar({keyword: 10.5})
+        grammar({keyword: 1.5})
 
 
 # Beside them, the same keywords say something.
@@ -164,9 +158,9 @@ def test_types_of_zod(model: Model, name: str) -> None:
 # Formats that are enforced
 
 
-def takes(model: Model, schema: Any, text: str) -> bool:
+def takes(model: Model, schema: Any, value: Any) -> bool:
     applied = Lark(model, grammar(schema))
-    for byte in json.dumps(text).encode():
+    for byte in json.dumps(value).encode():
         token = next(token for token in range(model.n_vocab) if model.piece(token) == bytes([byte]))
         if not applied.allows(token):
             return False
@@ -210,3 +204,9 @@ def test_a_format_beside_a_pattern_and_constants(model: Model) -> None:
     assert not takes(model, {"enum": ["2020-01-01", "2021-02-29", "b"], "format": "date"}, "2021-02-29")
     assert takes(model, {"type": "string", "format": "nanoid", "pattern": "^[a-z]$"}, "a")
     grammar({"type": "integer", "format": "date", "allOf": {}} | {"allOf": [{"minimum": 0}]})
+
+
+def test_an_object_that_says_that_it_is_open_is(model: Model) -> None:
+    schema = {"type": "object", "properties": {"a": {}}}
+    assert not takes(model, schema, {"b": 1})
+    assert takes(model, schema | {"unevaluatedProperties": {}}, {"b": 1})

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -99,6 +100,7 @@ def test_schemas_in_fields_of_other_servers(client: TestClient, slot: ScriptedSl
         assert asked(client, slot, path, **fields) == grammar_of(SCHEMA), fields
     assert asked(client, slot, path, structured_outputs={"json_object": True}) == grammar_of({})
     assert asked(client, slot, path, json_schema={}) == grammar_of({})
+    assert asked(client, slot, path, json_schema="", grammar="", guided_json="", regex="") is None
 
 
 def takes(grammar: str | None, text: str) -> bool:
@@ -110,7 +112,7 @@ def takes(grammar: str | None, text: str) -> bool:
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
-CHOICES = ["pear", 'a "fig"', "b\\n", "\n", "é\u2028", "/", "{", "%json {}"]
+CHOICES = ["pear", "pears of", 'a "fig"', "b\\n", "\n", "é\u2028", "/", "{", "%json {}"]
 REGEXES = {
     r"\d{3}-\d{4}": ("555-1234", "555-123"),
     r"^(yes|no)$": ("yes", "yes!"),
@@ -129,12 +131,15 @@ def test_choices_expressions_and_grammars(client: TestClient, slot: ScriptedSlot
         assert asked(client, slot, path, structured_outputs={name: value}) == found
         return found
 
+    assert takes(both("choice", [""]), "")
     choices = both("choice", CHOICES)
     assert all(takes(choices, one) for one in CHOICES)
-    assert not any(takes(choices, one) for one in ("", "pea", "pears", '"pear"', "b\n"))
+    assert not any(takes(choices, one) for one in ("", "pea", "pears", "pears ", '"pear"', "b\n"))
     for expression, (right, wrong) in REGEXES.items():
         assert takes(both("regex", expression), right)
         assert not takes(both("regex", expression), wrong)
+    assert takes(asked(client, slot, path, regex=r"^\d/$"), "1/")
+    assert asked(client, slot, path, ebnf='root ::= "a"') == 'root ::= "a"'
     assert both("grammar", 'root ::= "a"') == 'root ::= "a"'
     assert takes(both("grammar", LARK), "SELECT a,b")
     marked = "%llguidance {}\n" + LARK
@@ -185,7 +190,7 @@ def test_a_schema_that_is_not_found_is_refused_with_its_place(client: TestClient
         ({"json_schema": SCHEMA, "grammar": 'root ::= "a"'}, "json_schema and grammar exclude each other: send one"),
         ({"json_schema": SCHEMA, "guided_json": {"type": "null"}}, "json_schema and guided_json exclude each other"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "response_format and guided_regex exclude"),
-        ({"structured_outputs": {"choice": ["a"], "regex": "a"}}, "structured_outputs.regex and structured_outputs.ch"),
+        ({"structured_outputs": {"choice": ["b"], "regex": "a"}}, "structured_outputs.regex and structured_outputs.ch"),
         ({"structured_outputs": {}}, "structured_outputs has none of json, regex, choice, grammar, json_object"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs has none of json, regex, choice, gram"),
         ({"guided_choice": []}, "invalid request: Expected `array` of length >= 1 - at `$.guided_choice`"),
@@ -194,7 +199,7 @@ def test_a_schema_that_is_not_found_is_refused_with_its_place(client: TestClient
         ({"json_schema": "{"}, "json_schema has a schema that is not valid JSON"),
         ({"guided_json": "[]"}, "guided_json has a schema that is not a JSON object"),
         ({"guided_json": SCHEMA | {"type": "x"}}, "the schema is an invalid or unsupported JSON schema"),
-        ({"guided_grammar": " "}, "the grammar is invalid: it is empty"),
+        ({"grammar": " "}, "the grammar is invalid: it is empty"),
     ],
     ids=str,
 )
@@ -210,6 +215,27 @@ def test_the_format_of_a_response_is_told(client: TestClient) -> None:
     assert Response.model_validate(answer).text.model_dump(by_alias=True)["format"]["schema"] == SCHEMA  # type: ignore[union-attr]
     assert answer["text"] == {"format": form}
     assert client.post(RESPONSES, json={"input": "a"}).json()["text"] == {"format": {"type": "text"}}
+
+
+# Requests as clients write them, for a fruit: an apple or a pear, which is ripe or not
+
+RECORDED = [
+    json.loads(line) for line in Path(__file__).with_name("recorded_forms.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=[one["client"] for one in RECORDED])
+def test_recorded_requests(client: TestClient, slot: ScriptedSlot, recorded: dict[str, Any]) -> None:
+    slot.n_ctx = 4096
+    answer = client.post(recorded["path"], json=recorded["body"] | {"stream": False})
+    assert answer.status_code == 200, answer.text
+    assert "x-duo-warning" not in answer.headers or "unknown model" in answer.headers["x-duo-warning"]
+    grammar = slot.requests[-1].config.grammar
+    is_any = {"type": "json_object"} in recorded["body"].values()
+    assert takes(grammar, "{}") == is_any
+    fruits = {name: (json.dumps({"name": name, "ripe": True}), name) for name in ("pear", "fig")}
+    assert any(takes(grammar, text) for text in fruits["pear"])
+    assert is_any or not any(takes(grammar, text) for text in fruits["fig"])
 
 
 # The schemas of tools
