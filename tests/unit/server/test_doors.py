@@ -332,7 +332,7 @@ def test_what_is_not_text_in_messages_of_tools_and_of_the_assistant(
         }  # fmt: skip
         answer = client.post(MESSAGES, json=SAID | {"messages": messages} | more)
         assert answer.status_code == 200, answer.text
-        assert WARNING_HEADER not in answer.headers
+        assert "unknown field" not in answer.headers.get(WARNING_HEADER, "")
         shown, _ = json.JSONDecoder().raw_decode(prompt_of(slot))
         assert [message["role"] for message in shown] == ["user", "assistant", "tool", "user"]
         assert shown[1]["content"] == ""
