@@ -75,7 +75,8 @@ class Conversation:
 
     def sender(self, role: str) -> str:
         """Whose content the next message is: many clients send what a tool has read as a user's, after its result."""
-        return "tool" if role == "user" and self.messages and self.messages[-1]["role"] == "tool" else role
+        before = next((message["role"] for message in reversed(self.messages) if message["role"] != "system"), "")
+        return "tool" if (before, role) == ("tool", "user") else role
 
     def call(self, call_id: str, name: str, arguments: Json) -> None:
         """Add a call by the assistant, to its last message if that is the last one."""
