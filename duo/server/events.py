@@ -23,6 +23,7 @@ MAX_SUBSCRIBERS = min(16, MAX_CONNECTIONS // 8)  # others need connections as we
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
 MAX_TEXTS = MAX_CONNECTIONS  # whose events wait for one subscriber; then the oldest are left out
 _SHOWN = 8  # texts that wait
+_LAST_S = 6.0  # of a text that has ended, which the page shows
 _POLLS_ALIVE = 15  # after so many, a comment shows that the connection is alive
 
 
@@ -79,11 +80,15 @@ def schedule_state(policy: Policy) -> Json:
 class TextReader:
     """Reads the metrics of a text while its threads append to them. A reading costs no more as the text gets longer."""
 
-    def __init__(self, number: int, request: TextRequest, started_s: float) -> None:
-        """The times of events are since `started_s`. Operations that ended before now are not read."""
+    def __init__(self, number: int, request: TextRequest, started_s: float, *, has_ended: bool = False) -> None:
+        """The times of events are since `started_s`. Operations that ended before now are not read.
+
+        If the text `has_ended` before, those of its last seconds are, and not its beginning.
+        """
         self._request, self._number = request, number
-        self._has_begun = False
-        self._started_s, self._since_s = started_s, time.perf_counter()
+        self._has_begun = has_ended
+        ended_s = max((record.end for record in request.metrics.events[-1:]), default=0.0) - _LAST_S
+        self._started_s, self._since_s = started_s, ended_s if has_ended else time.perf_counter()
         self._totals = Totals(request.metrics)
 
     def read(self, policy: Policy | None, *, has_ended: bool) -> Iterator[bytes]:
@@ -177,8 +182,15 @@ class LiveEvents:
         """The events of one subscriber; forgets texts that have ended."""
         service = self._service
         with suppress(BusyError, ClosedError):  # stop(), or the engine was closed
+            last = None if readers else service.last
+            policy = last[1].metrics.policy if last is not None else None
+            if policy is not None:
+                self._schedule = schedule_state(policy)
             state = lead_state(service, self._schedule)
             yield event(state, "state")
+            if last is not None:
+                for data in TextReader(*last, self._started_s, has_ended=True).read(policy, has_ended=False):
+                    yield data
             for n in count(1):
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), POLL_S)

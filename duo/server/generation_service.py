@@ -51,6 +51,7 @@ class GenerationService:
         self._alias, self._on_step, self._on_text = alias, on_step, on_text
         self.loaded: Engine | None = None  # the engine, also after stop()
         self.unfinished: dict[TextRequest, int] = {}  # texts in the order of their requests, and their numbers
+        self.last: tuple[int, TextRequest] | None = None  # the last text that has ended, if it had begun
         self._numbers = count(1)
 
     @property
@@ -120,6 +121,8 @@ class GenerationService:
         def end(error: BaseException | None) -> None:
             try:
                 # A request that was cancelled in the queue does not count.
+                if text.metrics.n_prompt:
+                    self.last = number, text
                 if text.metrics.n_prompt or not isinstance(error, BusyError | None):
                     waited_s = max(0.0, text.began - text.metrics.started) if text.began else 0.0
                     self.metrics.add(text.metrics, text.n_cached, text.n_pauses, waited_s)

@@ -80,10 +80,17 @@ def test_a_closed_panel_asks_for_nothing(visit: Visits, url: str, slot: Scripted
     with page.expect_request("**/v1/duo/events"):
         toggle.click()
     expect(page.locator("#queue")).to_contain_text("0 running")
+    # It has what the last answer was like.
+    expect(page.locator("#lanes-text")).to_contain_text("Computing: target")
     with page.expect_event("requestfailed", lambda request: request.url.endswith("/events")):
         toggle.click()
     page.reload()
     expect(page.get_by_role("complementary")).to_be_hidden()
+    toggle.click()
+    expect(page.get_by_role("complementary")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("complementary")).to_be_hidden()
+    expect(toggle).to_have_attribute("aria-expanded", "false")
 
 
 def test_the_panel_reconnects_to_a_lead_that_was_restarted_and_waits_for_its_model(visit: Visits) -> None:

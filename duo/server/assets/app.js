@@ -162,7 +162,10 @@ $("composer").addEventListener("submit", (event) => {
 });
 $("stop").onclick = () => chat.stop();
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !isComposing(event) && !document.querySelector("dialog[open]")) chat.stop();
+  if (event.key !== "Escape" || isComposing(event) || document.querySelector("dialog[open]")) return;
+  const panel = WIDE.matches ? undefined : ["live", "nav"].find(isOpen); // above the chat
+  if (panel) $(`${panel}-toggle`).click();
+  else chat.stop();
 });
 $("messages").addEventListener("click", (event) => {
   const button = event.target.closest(".copy-code");

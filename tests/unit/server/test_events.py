@@ -142,6 +142,17 @@ def test_a_subscriber_that_joins_in_the_middle(lead: Lead, slot: ScriptedSlot) -
             assert "prompt" not in spans
 
 
+def test_a_subscriber_that_comes_after_a_text_is_told_what_it_was_like(lead: Lead) -> None:
+    with subscribed(lead) as told:
+        assert [name for name, _ in until(told, "state")] == ["state"], "there was none"
+    found = httpx.post(f"{lead.url}/v1/completions", json={"prompt": "a"}, timeout=PATIENCE_S).json()
+    with subscribed(lead) as told:
+        _, (first, progress), (second, spans) = until(told, "spans")
+        n_tokens = found["usage"]["completion_tokens"]
+        assert (first, second, progress["id"], progress["tokens"]) == ("progress", "spans", 1, n_tokens)
+        assert {span["lane"] for span in spans["spans"]} == {"target"}
+
+
 def test_without_a_subscriber_nothing_is_polled_and_one_that_leaves_makes_room(lead: Lead) -> None:
     for number in (1, 3):
         write(lead)
