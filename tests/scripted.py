@@ -37,6 +37,7 @@ def tokens_of(text: str) -> list[int]:
 class ScriptedModel:
     """What the server asks of a Model. Its tokens are bytes."""
 
+    template_source = TEMPLATE
     chat_template = tool_template = ChatTemplate(TEMPLATE)
     path = Path("scripted.gguf")
     n_vocab = N_VOCAB
@@ -86,6 +87,7 @@ class ScriptedSlot:
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
         self.n_step = N_STEP
+        self.kept = [0] * self.config.n_slots
         self.error: BaseException | None = None
         self.error_at = 0  # the step
         self.requests: list[TextRequest] = []

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from duo.config import SCHEDULE_NAMES, SCHEDULES, GenerationConfig
+from duo.config import SAMPLERS, SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.engine.request import AS_USUAL, Drafting
@@ -54,8 +54,13 @@ class GenerationRequest:
     ignored: Sequence[str] = ()  # what was asked for and is not supported
 
     @classmethod
-    def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
-        """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
+    def of(
+        cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool, prompt: Sequence[int] = ()
+    ) -> "GenerationRequest":
+        """What the body asks for; `prompt`: where its API has a form of its own. Blocks for a JSON schema.
+
+        Raises ApiError, PromptError, UsageError, BusyError.
+        """
         calls, thinks, thought = None, None, THOUGHTS[0]
         conversation, options = body.conversation(), body.options()
         if isinstance(body, CompletionBody):
@@ -134,6 +139,8 @@ def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json
         repeat_last_n=engine.slot.n_ctx if body.repeat_last_n == -1 else body.repeat_last_n,
         temperature=0.0 if 0 < (body.temperature or 0) < _MIN_TEMPERATURE else body.temperature,
         logit_bias=_token_biases(body.logit_bias, engine) if body.logit_bias is not None else None,
+        # Clients of llama-server list all of its samplers.
+        samplers=tuple(name for name in body.samplers if name in SAMPLERS) if body.samplers is not None else None,
         max_tokens=next(length for length in lengths if length is not None),
         stop=(*defaults.stop.stop_strings, *filter(None, stops)),
     )

@@ -1,0 +1,139 @@
+"""llama-server's own API for a text, POST /completion: its body, and an answer as its JSON and its events."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from duo.config import GenerationConfig
+from duo.config.option import declared
+from duo.engine.engine import Engine
+from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
+from duo.server.api import MAX_TOKENS, LogprobCount, TextBody
+from duo.server.api_error import ApiError
+from duo.server.chat_formatter import LogprobsFormatter
+from duo.server.conversation import Json
+from duo.server.formatter import Event, Formatter
+from duo.server.parse_request import check_text
+from duo.spec.types import Step
+
+_Pieces = Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)]
+_STOPS = {END_OF_TEXT: "eos", GRAMMAR_END: "eos", STOP_STRING: "word", LIMIT: "limit", CONTEXT_FULL: "limit"}
+
+
+class _PromptObject(msgspec.Struct):
+    prompt_string: str | _Pieces
+    multimodal_data: list[str] | None = None
+
+
+class LlamaBody(TextBody):
+    """POST /completion."""
+
+    prompt: str | _Pieces | _PromptObject = ""
+    logprobs: LogprobCount | None = None
+    n_cmpl: int | None = None
+    return_tokens: bool | None = None
+    timings_per_token: bool | None = None
+    response_fields: list[str] | None = None
+
+    def options(self) -> TextBody:
+        """How the text is written."""
+        self.n_probs = self.logprobs if self.n_probs is None else self.n_probs
+        self.n = self.n_cmpl if self.n is None else self.n
+        self.grammar = self.grammar or None
+        return self
+
+    def conversation(self) -> None:
+        """A completion has none."""
+
+    def tokens(self, engine: Engine) -> list[int]:
+        """The prompt, in which BOS comes only before a text at its beginning. Raises ApiError or PromptError."""
+        found, prompt, model = list[int](), self.prompt, engine.slot.target
+        if isinstance(prompt, _PromptObject):
+            if prompt.multimodal_data:
+                raise ApiError(400, "prompt: multimodal_data is not supported: only text is")
+            prompt = prompt.prompt_string
+        pieces = [prompt] if isinstance(prompt, str) else prompt
+        texts = [piece for piece in pieces if isinstance(piece, str)]
+        if len(texts) == len(pieces) != 1:
+            raise ApiError(400, "prompt: several texts are several prompts: send one in each request")
+        check_text("".join(texts), model, engine.slot.n_ctx)
+        for n, piece in enumerate(pieces):
+            found += [piece] if isinstance(piece, int) else model.tokenize(piece, add_bos=n == 0)
+        return engine.prompt_tokens(found)
+
+
+def settings_of(config: GenerationConfig) -> Json:
+    """The options of a text as llama-server names them."""
+    found = {one.name: one.default for one in declared(config)}
+    biases = [{"token": token, "bias": bias} for token, bias in config.sampling.logit_bias]
+    names: Json = {"n_predict": found["max_tokens"], "n_probs": found.pop("logprobs") or 0, "logit_bias": biases}
+    return found | names | {"grammar": config.grammar or ""}
+
+
+def _picked(document: Json, paths: Sequence[str]) -> Json:
+    """What is at these paths, such as `generation_settings/seed`, by path; what is not there is left out."""
+    found = Json()
+    for path in paths:
+        value: Any = document
+        for name in path.split("/"):
+            value = value.get(name, _picked) if isinstance(value, dict) else _picked
+        if value is not _picked:
+            found[path] = value
+    return found
+
+
+class LlamaFormatter(Formatter):
+    """See Formatter. Each event has what a step adds, the last one all of whole() but the text."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert isinstance(self.wanted.body, LlamaBody)
+        self._body = self.wanted.body
+        self._logprobs = LogprobsFormatter(self.model, chat=True)
+        self._n_tokens, self._has_line = 0, False
+
+    def whole(self, steps: Sequence[Step]) -> Json:
+        """See Formatter."""
+        events = [event for step in steps for _, event in self.push(step)]
+        tokens = [token for event in events for token in event["tokens"]] if self._body.return_tokens else []
+        probabilities = [one for event in events for one in event.get("completion_probabilities", ())]
+        more: Json = {"completion_probabilities": probabilities} if self._body.n_probs else {}
+        return self._last("".join(event["content"] for event in events), tokens, more)
+
+    def push(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
+        """See Formatter."""
+        self._logprobs.push(step)
+        self._n_tokens += len(step.tokens)
+        self._has_line = self._has_line or "\n" in step.text
+        found, event = self._logprobs.take(), self._head(step.text, step.tokens)
+        more: Json = {"completion_probabilities": found["content"]} if found is not None else {}
+        more |= {"timings": self.timings()} if self._body.timings_per_token else {}
+        yield "", event | {"stop": False} | more
+
+    def end(self) -> Iterator[Event]:
+        """See Formatter."""
+        yield "", self._last("", (), {})
+
+    def _head(self, text: str, tokens: Sequence[int]) -> Json:
+        return {
+            "index": 0, "content": text, "tokens": tokens, "id_slot": self.text.slot,
+            "tokens_predicted": self._n_tokens, "tokens_evaluated": len(self.text.prompt),
+        }  # fmt: skip
+
+    def _last(self, text: str, tokens: Sequence[int], more: Json) -> Json:
+        stop, prompt = self.text.metrics.stop, self.text.prompt
+        found: Json = self._head(text, tokens) | {
+            "stop": True,
+            "model": self.model_name,
+            "generation_settings": settings_of(self.wanted.config),
+            "prompt": self.model.spelling(prompt).decode("utf-8", "replace"),
+            "has_new_line": self._has_line,
+            "truncated": stop == CONTEXT_FULL,
+            "stop_type": _STOPS.get(stop, "none"),
+            "stopping_word": self.text.stopped_by or "",
+            "tokens_cached": len(prompt) + self._n_tokens - 1,  # in the KV cache; the last token is not
+            "timings": self.timings(),
+            **more,
+        }
+        return found if self._body.response_fields is None else _picked(found, self._body.response_fields)
