@@ -72,6 +72,8 @@ class ArgumentReader:
             own, equals, value = attached[1], "=", attached[2]
         if equals:
             rest.appendleft(value)
+        if own == "--slots" and _begins_with_value(rest):  # before --slots was a switch
+            own = "-np"
         option = self._options.get(own)
         if option is None:
             self._leave_out(name, rest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ def _shares(text: str) -> tuple[float, ...]:
         raise ValueError(f"{text!r} is not of the form N,N,...") from None
 
 
+def _object(text: str) -> Mapping[str, Any]:
+    """A JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{text[:100]!r} is not a JSON object")
+    return found
+
+
 # fmt: off
 SCHEDULES = ("auto", "async", "sync", "off")
 SCHEDULE_NAMES: dict[str, str | None] = {"concurrent": "async", "sequential": "sync", "plain": "off"}
@@ -98,6 +110,25 @@ class EngineConfig:
     use_mmap: bool = option(
         True, "--mmap/--no-mmap $LLAMA_ARG_MMAP", "Models", "Memory-map the weights, or read them all at the start.",
         who=f"{TEXTS} back")
+    chat_template: str | None = option(
+        None, "--chat-template JINJA (that of the model) $LLAMA_ARG_CHAT_TEMPLATE", "Prompt and text",
+        "Chat template, in Jinja.", who=TEXTS, excludes="chat_template_file")
+    chat_template_kwargs: Mapping[str, Any] | None = option(
+        None, "--chat-template-kwargs JSON $LLAMA_ARG_CHAT_TEMPLATE_KWARGS", "Prompt and text",
+        "Variables of the chat template, such as {\"enable_thinking\": false}; those of a request are added.",
+        who=TEXTS, parse=_object, accepts="Mapping[str, object] | None")
+    reasoning: str = option(
+        "auto", "-rea --reasoning $LLAMA_ARG_REASONING", "Prompt and text",
+        "Whether the model thinks before it answers, if its chat template has the variable enable_thinking or begins "
+        "the thought; auto: as the template has it.", who=TEXTS, choices=("auto", "on", "off"),
+        spellings=switch("auto", "on", "off"))
+    reasoning_budget: int = option(
+        -1, "--reasoning-budget N $LLAMA_ARG_THINK_BUDGET", "Prompt and text",
+        "0: as --reasoning off; -1: no limit.", who=TEXTS,
+        bounds=Bounds(-1, 0, "a thought is not cut after a number of tokens"))
+    reasoning_effort: str = option(
+        "default", "--reasoning-effort LEVEL $LLAMA_ARG_REASONING_EFFORT", "Prompt and text",
+        "How much the model thinks, such as low: the variable reasoning_effort of the chat template.", who=TEXTS)
     draft_n_ahead: int | None = option(
         None, "--draft-ahead N|auto (auto)", "Drafting",
         "Maximum number of tokens that the draft may be ahead of the target; planning with large numbers takes time.",
@@ -205,7 +236,7 @@ class EngineConfig:
         "f16", "-ctv --cache-type-v TYPE $LLAMA_ARG_CACHE_TYPE_V", "Context",
         "KV cache data type for V; with two models, that of the target.", choices=CACHE_TYPES)
     n_slots: int = option(
-        4, "--slots -np --parallel N $LLAMA_ARG_N_PARALLEL", "Context",
+        4, "-np --parallel N $LLAMA_ARG_N_PARALLEL", "Context",
         "Number of conversations whose KV caches are kept, that of the last text included; the others are in memory, "
         "and a request continues the one that it has most in common with. Texts are written one after the other.",
         who="lead", spellings={"-1": None}, bounds=Bounds(1, 256, "each may take as much memory as the context"))
@@ -232,6 +263,9 @@ class EngineConfig:
         if shares and not (all(0 <= share <= MAX_SHARE for share in shares) and max(shares) >= 1 / MAX_SHARE):
             message = f"tensor_split: proportions must be from 0 to {MAX_SHARE:g}, and not all 0"
             raise UsageError(message, "tensor_split")
+        if self.chat_template is not None and "{" not in self.chat_template:
+            message = f"chat_template: {self.chat_template[:40]!r} is not Jinja, and names of templates are not known"
+            raise UsageError(f"{message}: without it, the model's own is used", "chat_template")
         if self.exact and self.flash_attn == "off":
             raise UsageError("exact needs flash attention: it cannot be off", "exact")
 
@@ -244,7 +278,14 @@ class EngineConfig:
         # A schedule is forced on the draft that was given.
         is_wanted = not has_draft or not (self.schedule != "auto" or has_head or self.draft_rpc_servers)
         more["heads"] = is_wanted and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
-        return self._model(path, "", uses_gpus=uses_gpus, **more)
+        template = {"chat_template": self.chat_template, "template_variables": self._template_variables()}
+        return self._model(path, "", uses_gpus=uses_gpus, **template, **more)
+
+    def _template_variables(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = {} if self.reasoning == "auto" else {"enable_thinking": self.reasoning == "on"}
+        found |= {} if self.reasoning_budget else {"enable_thinking": False}
+        found |= {} if self.reasoning_effort == "default" else {"reasoning_effort": self.reasoning_effort}
+        return found | dict(self.chat_template_kwargs or {})
 
     def draft_model(self, path: Path) -> ModelConfig:
         """The draft's weights and layers."""

@@ -11,6 +11,7 @@ from duo.config import SPLIT_MODES, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
+from duo.llama.chat_template import ChatTemplate
 from duo.llama.devices import RPC, devices_for
 from duo.llama.gguf_head import ASSISTANT, Head, check_head, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
@@ -29,6 +30,8 @@ class Model(Vocabulary):
         self.devices = devices_for(config)
         self.is_remote = any(device.kind == RPC for device in self.devices)  # an RPC server holds some of its layers
         call = lifeline if self.is_remote else nullcontext()
+        if config.chat_template or config.template_variables:  # invalid ones fail before the weights are loaded
+            ChatTemplate(config.chat_template or "", name="chat_template", variables=config.template_variables)
         head = Head(config.path)
         check_head(head, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
@@ -40,7 +43,7 @@ class Model(Vocabulary):
         self.shares_cache = head.architecture == ASSISTANT  # it has none of its own, but reads its target's
         self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(head, names))
         pointer = self._load(progress, vocabulary_only, call)
-        super().__init__(pointer, head, call)
+        super().__init__(pointer, head, call, config.chat_template, config.template_variables)
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
             self.close()
             raise ModelError(f"{self.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")

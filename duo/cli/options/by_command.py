@@ -112,6 +112,12 @@ class LeadOptions(GenerationOptions, EngineOptions):
     slot_save_path: Path | None = option(
         None, "--slot-save-path DIR", "Server",
         "Folder for conversations that clients save and restore (POST /slots/ID?action=save).")
+    slots: bool = option(
+        True, "--slots/--no-slots $LLAMA_ARG_ENDPOINT_SLOTS", "Server",
+        "Serve GET /slots. --slots N means -np N.")
+    props: bool = option(
+        False, "--props $LLAMA_ARG_ENDPOINT_PROPS", "Server",
+        "Serve POST /props, which changes nothing, as in llama-server.")
     page: bool = option(
         True, "--page/--no-page $LLAMA_ARG_UI $LLAMA_ARG_WEBUI", "Server", "Serve a page for browsers, at /.")
 
