@@ -1,15 +1,17 @@
 """Options are matched whole, those of llama.cpp are known, and for any other word what may have been meant is said."""
 
+import os
 import re
 import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 from duo.cli.commands import COMMANDS
-from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
+from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags, refused_variables
 from duo.cli.options.by_command import RunOptions
 from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
@@ -24,8 +26,20 @@ class WholeNames:
         """Parse the arguments; for Typer. Raises UsageError."""
         if not context.resilient_parsing:  # else the shell asks for completions
             args = ArgumentReader(self, context).read(args)
+        for option in self.params:  # type: ignore[attr-defined]
+            if getattr(option, "is_flag", False) and option.envvar:
+                option.resolve_envvar_value = partial(_switch_value, option)
         parsed: list[str] = super().parse_args(context, args)  # type: ignore[misc]
         return parsed
+
+
+def _switch_value(option: Any, _: Any) -> str | None:
+    """The value of a switch by its variables, as llama.cpp reads them."""
+    variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar
+    if option.secondary_opts and any(name.replace("_ARG_", "_ARG_NO_") in os.environ for name in variables):
+        return "0"
+    value = next(filter(None, map(os.environ.get, variables)), None)
+    return {"enabled": "1", "disabled": "0"}.get(value, value) if value else None
 
 
 class CommandWithWholeNames(WholeNames, TyperCommand):
@@ -46,20 +60,24 @@ class ArgumentReader:
 
     def read(self, args: Sequence[str]) -> list[str]:
         """The arguments, rewritten. Says which of them have no effect. Raises UsageError."""
-        rest, found = deque(args), list[str]()
+        rest, found, without_effect, has_subcommand = deque(args), list[str](), dict[str, list[str]](), False
         while rest:
             argument = rest.popleft()
             is_option = argument.startswith("-") and argument not in ("-", "--")
             found += self._read(argument, rest) if is_option else [argument]
             if argument == "--" or not (is_option or self._command):
                 found += rest
+                has_subcommand = argument != "--"
                 break
         if self._refused:
-            raise UsageError("; ".join(f"{', '.join(names)}: {why}" for why, names in self._refused.items()))
-        if self._ignored:
+            raise UsageError(_joined(self._refused))
+        if self._llama_flags and not has_subcommand:  # which tells it itself
+            for name, why in refused_variables(os.environ, self._command):
+                without_effect.setdefault(why, []).append(name)
+        if self._ignored or without_effect:
             from duo.cli.terminal.console import note  # noqa: PLC0415 - slow, and rarely needed
 
-            note(f"{NO_EFFECT}: {', '.join(self._ignored)}")
+            note(f"{NO_EFFECT}: {'; '.join(filter(None, (', '.join(self._ignored), _joined(without_effect))))}")
         return found
 
     def _read(self, argument: str, rest: deque[str]) -> list[str]:
@@ -115,6 +133,11 @@ class ArgumentReader:
         if self._llama_flags:
             known += [*ALIASES, *(one for one, flag in self._llama_flags.items() if flag.instead == NO_EFFECT)]
         return similar(name, known)
+
+
+def _joined(names: Mapping[str, Sequence[str]]) -> str:
+    """The names by their reason."""
+    return "; ".join(f"{', '.join(each)}: {why}" for why, each in names.items())
 
 
 def _begins_with_value(rest: Sequence[str]) -> bool:

@@ -92,7 +92,8 @@ class LeadOptions(GenerationOptions, EngineOptions):
     api_key: list[str] | None = option(
         None, "--api-key KEY $LLAMA_API_KEY", "Server",
         "API key that clients must send; may be repeated. Required unless --host is a loopback address.")
-    api_key_file: Path | None = option(None, "--api-key-file FILE", "Server", "File with API keys, one per line.")
+    api_key_file: Path | None = option(
+        None, "--api-key-file FILE $LLAMA_ARG_API_KEY_FILE", "Server", "File with API keys, one per line.")
     queue: int = option(
         64, "--queue N", "Server",
         "Maximum number of waiting requests, which are kept in memory; further ones are rejected.",
