@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 from duo.config import EngineConfig
@@ -37,8 +38,8 @@ def tokens_of(text: str) -> list[int]:
 class ScriptedModel:
     """What the server asks of a Model. Its tokens are bytes."""
 
-    template_source = TEMPLATE
     chat_template = tool_template = ChatTemplate(TEMPLATE)
+    head = SimpleNamespace(text=lambda key: "")
     path = Path("scripted.gguf")
     n_vocab = N_VOCAB
     n_ctx_train = 2048

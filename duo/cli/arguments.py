@@ -60,7 +60,7 @@ class ArgumentReader:
 
     def read(self, args: Sequence[str]) -> list[str]:
         """The arguments, rewritten. Says which of them have no effect. Raises UsageError."""
-        rest, found, without_effect, has_subcommand = deque(args), list[str](), dict[str, list[str]](), False
+        rest, found, has_subcommand = deque(args), list[str](), False
         while rest:
             argument = rest.popleft()
             is_option = argument.startswith("-") and argument not in ("-", "--")
@@ -70,14 +70,13 @@ class ArgumentReader:
                 has_subcommand = argument != "--"
                 break
         if self._refused:
-            raise UsageError(_joined(self._refused))
+            raise UsageError("; ".join(f"{', '.join(names)}: {why}" for why, names in self._refused.items()))
         if self._llama_flags and not has_subcommand:  # which tells it itself
-            for name, why in refused_variables(os.environ, self._command):
-                without_effect.setdefault(why, []).append(name)
-        if self._ignored or without_effect:
+            self._ignored |= dict.fromkeys(refused_variables(os.environ, self._command))
+        if self._ignored:
             from duo.cli.terminal.console import note  # noqa: PLC0415 - slow, and rarely needed
 
-            note(f"{NO_EFFECT}: {'; '.join(filter(None, (', '.join(self._ignored), _joined(without_effect))))}")
+            note(f"{NO_EFFECT}: {', '.join(self._ignored)}")
         return found
 
     def _read(self, argument: str, rest: deque[str]) -> list[str]:
@@ -133,11 +132,6 @@ class ArgumentReader:
         if self._llama_flags:
             known += [*ALIASES, *(one for one, flag in self._llama_flags.items() if flag.instead == NO_EFFECT)]
         return similar(name, known)
-
-
-def _joined(names: Mapping[str, Sequence[str]]) -> str:
-    """The names by their reason."""
-    return "; ".join(f"{', '.join(each)}: {why}" for why, each in names.items())
 
 
 def _begins_with_value(rest: Sequence[str]) -> bool:

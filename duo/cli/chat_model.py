@@ -28,7 +28,7 @@ class LocalModel:
     def __init__(self, engine: Engine, config: GenerationConfig) -> None:
         """Makes the contexts, as large as the memory and the model allow. Raises DuoError, also without a template."""
         target = engine.slot.target
-        if not target.template_source:
+        if not target.head.text("tokenizer.chat_template"):
             raise PromptError(
                 f"{target.path.name} has no chat template, which a chat needs: `duo -m FILE -p TEXT` continues a text"
             )

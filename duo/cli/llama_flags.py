@@ -57,10 +57,10 @@ def flags() -> dict[str, LlamaFlag]:
     return found
 
 
-def refused_variables(environment: Mapping[str, str], command: str) -> Iterator[tuple[str, str]]:
+def refused_variables(environment: Mapping[str, str], command: str) -> Iterator[str]:
     """The variables that are set and would be refused as flags of a command, and why."""
     for flag in dict.fromkeys(flags().values()):
         for name in flag.variables:
             value = environment.get(name, "")
             if flag.is_refused(value, command) and (value if flag.n_values else value not in OFF):
-                yield name, flag.instead
+                yield f"{name} ({flag.instead})"

@@ -110,7 +110,7 @@ def prompt_hint(model: Model, prompt: str) -> str:
     """That a raw `prompt` is not in the model's chat template, if it has one; empty otherwise."""
     # Special tokens that are written out have no text; the BOS that is added does not count.
     is_raw = all(model.piece(token) for token in model.tokenize(prompt[:_HEAD], add_bos=False))
-    has_template = bool(model.template_source)
+    has_template = bool(model.head.text("tokenizer.chat_template"))
     return "this model has a chat template: --chat uses it" if has_template and is_raw else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,11 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 def _object(text: str) -> Mapping[str, Any]:
-    """A JSON object."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f"{text[:100]!r} is not a JSON object")
-    return found
+    """A JSON object. Raises ValueError."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    raise ValueError(f"{text[:100]!r} is not a JSON object")
 
 
 # fmt: off
@@ -118,17 +116,11 @@ class EngineConfig:
         "Variables of the chat template, such as {\"enable_thinking\": false}; those of a request are added.",
         who=TEXTS, parse=_object, accepts="Mapping[str, object] | None")
     reasoning: str = option(
-        "auto", "-rea --reasoning $LLAMA_ARG_REASONING", "Prompt and text",
+        "auto", "--reasoning -rea --reasoning-budget $LLAMA_ARG_REASONING $LLAMA_ARG_THINK_BUDGET", "Prompt and text",
         "Whether the model thinks before it answers, if its chat template has the variable enable_thinking or begins "
-        "the thought; auto: as the template has it.", who=TEXTS, choices=("auto", "on", "off"),
-        spellings=switch("auto", "on", "off"))
-    reasoning_budget: int = option(
-        -1, "--reasoning-budget N $LLAMA_ARG_THINK_BUDGET", "Prompt and text",
-        "0: as --reasoning off; -1: no limit.", who=TEXTS,
-        bounds=Bounds(-1, 0, "a thought is not cut after a number of tokens"))
-    reasoning_effort: str = option(
-        "default", "--reasoning-effort LEVEL $LLAMA_ARG_REASONING_EFFORT", "Prompt and text",
-        "How much the model thinks, such as low: the variable reasoning_effort of the chat template.", who=TEXTS)
+        "the thought; auto: as the template has it. 0 is off, -1 auto; a thought is not cut after a number of tokens.",
+        who=TEXTS, choices=("auto", "on", "off"),
+        spellings={name: value for name, value in switch("auto", "on", "off").items() if name != "1"})
     draft_n_ahead: int | None = option(
         None, "--draft-ahead N|auto (auto)", "Drafting",
         "Maximum number of tokens that the draft may be ahead of the target; planning with large numbers takes time.",
@@ -278,14 +270,10 @@ class EngineConfig:
         # A schedule is forced on the draft that was given.
         is_wanted = not has_draft or not (self.schedule != "auto" or has_head or self.draft_rpc_servers)
         more["heads"] = is_wanted and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
-        template = {"chat_template": self.chat_template, "template_variables": self._template_variables()}
-        return self._model(path, "", uses_gpus=uses_gpus, **template, **more)
-
-    def _template_variables(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = {} if self.reasoning == "auto" else {"enable_thinking": self.reasoning == "on"}
-        found |= {} if self.reasoning_budget else {"enable_thinking": False}
-        found |= {} if self.reasoning_effort == "default" else {"reasoning_effort": self.reasoning_effort}
-        return found | dict(self.chat_template_kwargs or {})
+        thinking = {} if self.reasoning == "auto" else {"enable_thinking": self.reasoning == "on"}
+        more |= {"chat_template": self.chat_template}
+        more |= {"template_variables": {**thinking, **(self.chat_template_kwargs or {})}}
+        return self._model(path, "", uses_gpus=uses_gpus, **more)
 
     def draft_model(self, path: Path) -> ModelConfig:
         """The draft's weights and layers."""

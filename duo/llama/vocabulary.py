@@ -31,23 +31,12 @@ _stack_size = threading.Lock()  # a setting of the process
 class Vocabulary(Handle):
     """The vocabulary of a model that llama.cpp has loaded, with its weights or without."""
 
-    def __init__(
-        self,
-        pointer: Any,
-        head: Head,
-        call: AbstractContextManager[None],
-        template: str | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`pointer`: llama_model, which this frees; `head`: of its file; `call`: see Handle.
+    template_variables: Mapping[str, Any] | None = None  # of its chat templates
 
-        template: chat template to use instead of those of the file; variables: of templates.
-        """
+    def __init__(self, pointer: Any, head: Head, call: AbstractContextManager[None]) -> None:
+        """`pointer`: llama_model, which this frees; `head`: of its file; `call`: see Handle."""
         super().__init__(pointer, llama_cpp.llama_model_free, call=call)
         self.head, self.path = head, head.path
-        self.template_source = template or head.text("tokenizer.chat_template")  # empty: it has none
-        self._tool_source = template or head.text("tokenizer.chat_template.tool_use") or self.template_source
-        self._variables = variables
         self.vocabulary = vocabulary = llama_cpp.llama_model_get_vocab(pointer)  # llama.cpp's, valid until close()
         self.vocab_type = int(llama_cpp.llama_vocab_type(vocabulary))  # llama.h, enum llama_vocab_type
         self._is_spm = self.vocab_type == llama_cpp.LLAMA_VOCAB_TYPE_SPM  # SentencePiece
@@ -212,24 +201,26 @@ class Vocabulary(Handle):
     @functools.cached_property
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises PromptError if the file has none, or an invalid one."""
-        return self._template(self.template_source)
+        return self._template("tokenizer.chat_template")
 
     @functools.cached_property
     def tool_template(self) -> ChatTemplate:
         """The chat template for conversations with tools: some files have two."""
-        return self._template(self._tool_source) if self._tool_source != self.template_source else self.chat_template
+        key = "tokenizer.chat_template.tool_use"
+        return self._template(key) if self.head.text(key) else self.chat_template
 
     def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
         """The prompt for `messages`, up to the beginning of the assistant's answer. Raises PromptError."""
         return (self.tool_template if tools else self.chat_template).render(messages, tools)
 
-    def _template(self, source: str) -> ChatTemplate:
+    def _template(self, key: str) -> ChatTemplate:
+        source = self.head.text(key)
         if not source:
             raise PromptError(f"{self.path.name} has no chat template: send a plain prompt instead")
         bos, eos = (
             self.spelling([token]).decode("utf-8", "replace") if token >= 0 else "" for token in (self.bos, self.eos)
         )
-        return ChatTemplate(source, name=self.path.name, bos=bos, eos=eos, variables=self._variables)
+        return ChatTemplate(source, name=self.path.name, bos=bos, eos=eos, variables=self.template_variables)
 
 
 def _on_large_stack(n_bytes: int, work: Callable[[], list[int]]) -> list[int]:

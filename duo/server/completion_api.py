@@ -17,24 +17,17 @@ from duo.server.formatter import Event, Formatter
 from duo.server.parse_request import check_text
 from duo.spec.types import Step
 
-_Pieces = Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)]
 _STOPS = {END_OF_TEXT: "eos", GRAMMAR_END: "eos", STOP_STRING: "word", LIMIT: "limit", CONTEXT_FULL: "limit"}
-
-
-class _PromptObject(msgspec.Struct):
-    prompt_string: str | _Pieces
-    multimodal_data: list[str] | None = None
 
 
 class LlamaBody(TextBody):
     """POST /completion."""
 
-    prompt: str | _Pieces | _PromptObject = ""
+    prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)] = ""
     logprobs: LogprobCount | None = None
     n_cmpl: int | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
-    response_fields: list[str] | None = None
 
     def options(self) -> TextBody:
         """How the text is written."""
@@ -48,12 +41,8 @@ class LlamaBody(TextBody):
 
     def tokens(self, engine: Engine) -> list[int]:
         """The prompt, in which BOS comes only before a text at its beginning. Raises ApiError or PromptError."""
-        found, prompt, model = list[int](), self.prompt, engine.slot.target
-        if isinstance(prompt, _PromptObject):
-            if prompt.multimodal_data:
-                raise ApiError(400, "prompt: multimodal_data is not supported: only text is")
-            prompt = prompt.prompt_string
-        pieces = [prompt] if isinstance(prompt, str) else prompt
+        found, model = list[int](), engine.slot.target
+        pieces = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         texts = [piece for piece in pieces if isinstance(piece, str)]
         if len(texts) == len(pieces) != 1:
             raise ApiError(400, "prompt: several texts are several prompts: send one in each request")
@@ -69,18 +58,6 @@ def settings_of(config: GenerationConfig) -> Json:
     biases = [{"token": token, "bias": bias} for token, bias in config.sampling.logit_bias]
     names: Json = {"n_predict": found["max_tokens"], "n_probs": found.pop("logprobs") or 0, "logit_bias": biases}
     return found | names | {"grammar": config.grammar or ""}
-
-
-def _picked(document: Json, paths: Sequence[str]) -> Json:
-    """What is at these paths, such as `generation_settings/seed`, by path; what is not there is left out."""
-    found = Json()
-    for path in paths:
-        value: Any = document
-        for name in path.split("/"):
-            value = value.get(name, _picked) if isinstance(value, dict) else _picked
-        if value is not _picked:
-            found[path] = value
-    return found
 
 
 class LlamaFormatter(Formatter):
@@ -123,7 +100,7 @@ class LlamaFormatter(Formatter):
 
     def _last(self, text: str, tokens: Sequence[int], more: Json) -> Json:
         stop, prompt = self.text.metrics.stop, self.text.prompt
-        found: Json = self._head(text, tokens) | {
+        return self._head(text, tokens) | {
             "stop": True,
             "model": self.model_name,
             "generation_settings": settings_of(self.wanted.config),
@@ -136,4 +113,3 @@ class LlamaFormatter(Formatter):
             "timings": self.timings(),
             **more,
         }
-        return found if self._body.response_fields is None else _picked(found, self._body.response_fields)

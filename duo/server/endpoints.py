@@ -161,7 +161,7 @@ class Endpoints:
                 "endpoint_slots": self._has_slots,
                 "endpoint_props": self._changes_props,
                 "endpoint_metrics": True,
-                "chat_template": model.template_source,
+                "chat_template": model.head.text("tokenizer.chat_template"),
                 "bos_token": engine.detokenize([model.bos] if model.bos >= 0 else []),
                 "eos_token": engine.detokenize([model.eos] if model.eos >= 0 else []),
                 "build_info": f"duo {__version__}",
@@ -172,13 +172,13 @@ class Endpoints:
     def _change_props(self, _: PropsBody, __: Engine) -> Response:
         """POST /props. llama-server has no property that could be changed, either."""
         if not self._changes_props:
-            raise ApiError(501, "POST /props needs a lead that was started with --props")
+            raise ApiError(501, "properties cannot be changed here: props is not set")
         return json_response({"success": True})
 
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
         if not self._has_slots:
-            raise ApiError(501, "GET /slots needs a lead that was started without --no-slots")
+            raise ApiError(501, "slots are not listed here: slots is not set")
         slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
         return json_response(
             [

@@ -14,8 +14,7 @@ _INSTEAD = {
         "duo generates text only: use llama-server for embeddings and reranking",
     "/infill": "duo completes text only at its end: write the model's own tokens for infilling into a prompt of "
         "/completion",
-    "/lora-adapters": "no LoRA adapters here: merge it into a copy of the model (llama-export-lora of llama.cpp) and "
-        "give that to -m",
+    "/lora-adapters": "no LoRA adapters here: merge it into a copy of the model (llama-export-lora of llama.cpp)",
     "/audio/transcriptions /v1/audio/transcriptions": "text only here: use llama.cpp for images, audio and video",
     "/models/load /models/unload /models/sse": "a lead serves one model: start one for each, on different ports",
     "/v1/chat/completions/control": "a thought is not ended on request: disconnect, or send reasoning_effort none",

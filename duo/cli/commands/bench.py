@@ -126,7 +126,7 @@ def _split(text: str, option: str) -> Sequence[str]:
 
 def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
     """The prompt in the model's chat template, if any, without the BOS token, which all programs add."""
-    if raw or not target.template_source:
+    if raw or not target.head.text("tokenizer.chat_template"):
         return prompt.text
     text = target.apply_chat_template([{"role": "user", "content": prompt.text}])
     bos = target.spelling([target.bos]).decode("utf-8", "replace") if target.adds_bos else ""
