@@ -1,55 +1,30 @@
 """llama-server's own API for a text, POST /completion: its body, and an answer as its JSON and its events."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from duo.config import GenerationConfig
 from duo.config.option import declared
-from duo.engine.engine import Engine
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
-from duo.server.api import MAX_TOKENS, LogprobCount, TextBody
-from duo.server.api_error import ApiError
+from duo.server.api import CompletionBody, TextBody
 from duo.server.chat_formatter import LogprobsFormatter
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
-from duo.server.parse_request import check_text
 from duo.spec.types import Step
 
 _STOPS = {END_OF_TEXT: "eos", GRAMMAR_END: "eos", STOP_STRING: "word", LIMIT: "limit", CONTEXT_FULL: "limit"}
 
 
-class LlamaBody(TextBody):
+class LlamaBody(CompletionBody):
     """POST /completion."""
 
-    prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)] = ""
-    logprobs: LogprobCount | None = None
-    n_cmpl: int | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
 
     def options(self) -> TextBody:
         """How the text is written."""
-        self.n_probs = self.logprobs if self.n_probs is None else self.n_probs
-        self.n = self.n_cmpl if self.n is None else self.n
-        self.grammar = self.grammar or None
+        self.grammar = self.grammar or None  # clients send an empty one
         return self
-
-    def conversation(self) -> None:
-        """A completion has none."""
-
-    def tokens(self, engine: Engine) -> list[int]:
-        """The prompt, in which BOS comes only before a text at its beginning. Raises ApiError or PromptError."""
-        found, model = list[int](), engine.slot.target
-        pieces = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        texts = [piece for piece in pieces if isinstance(piece, str)]
-        if len(texts) == len(pieces) != 1:
-            raise ApiError(400, "prompt: several texts are several prompts: send one in each request")
-        check_text("".join(texts), model, engine.slot.n_ctx)
-        for n, piece in enumerate(pieces):
-            found += [piece] if isinstance(piece, int) else model.tokenize(piece, add_bos=n == 0)
-        return engine.prompt_tokens(found)
 
 
 def settings_of(config: GenerationConfig) -> Json:
@@ -75,7 +50,7 @@ class LlamaFormatter(Formatter):
         events = [event for step in steps for _, event in self.push(step)]
         tokens = [token for event in events for token in event["tokens"]] if self._body.return_tokens else []
         probabilities = [one for event in events for one in event.get("completion_probabilities", ())]
-        more: Json = {"completion_probabilities": probabilities} if self._body.n_probs else {}
+        more: Json = {"completion_probabilities": probabilities} if self.wanted.config.n_logprobs else {}
         return self._last("".join(event["content"] for event in events), tokens, more)
 
     def push(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:

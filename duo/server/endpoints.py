@@ -72,10 +72,6 @@ class Endpoints:
     def routes(self) -> list[BaseRoute]:
         """Their paths, as in llama-server."""
         wanted = partial(GenerationRequest.of, defaults=self._defaults, random_seed=self._random_seed)
-
-        def completion(body: LlamaBody, engine: Engine) -> GenerationRequest:
-            return wanted(body, engine, prompt=body.tokens(engine))
-
         get: dict[str, Endpoint] = {
             "/health": self._health,
             "/v1/health": self._health,
@@ -92,7 +88,7 @@ class Endpoints:
             "/v1/chat/completions": (ChatBody, wanted),
             "/completions": (CompletionBody, wanted),
             "/v1/completions": (CompletionBody, wanted),
-            "/completion": (LlamaBody, completion),
+            "/completion": (LlamaBody, wanted),
             "/responses": (ResponsesBody, wanted),
             "/v1/responses": (ResponsesBody, wanted),
             "/v1/messages": (MessagesBody, wanted),

@@ -23,7 +23,7 @@ class Formatter:
     def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
         self.wanted, self.text, self.model, self.model_name = wanted, text, model, model_name
         self.parser = AnswerParser(wanted.format)
-        self._totals = Totals(text.metrics)
+        self._progress = Totals(text.metrics)
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
@@ -82,8 +82,8 @@ class Formatter:
 
     def timings(self) -> Json:
         """llama-server's, so far. A call costs no more as the text gets longer."""
-        self._totals.update()
-        text, n_cached = self._totals, self.text.n_cached
+        self._progress.update()
+        text, n_cached = self._progress, self.text.n_cached
         prompt_s, n_read = text.time_by_activity["prompt"].seconds, len(self.text.prompt) - n_cached
         timings: Json = {
             "cache_n": n_cached,

@@ -54,13 +54,8 @@ class GenerationRequest:
     ignored: Sequence[str] = ()  # what was asked for and is not supported
 
     @classmethod
-    def of(
-        cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool, prompt: Sequence[int] = ()
-    ) -> "GenerationRequest":
-        """What the body asks for; `prompt`: where its API has a form of its own. Blocks for a JSON schema.
-
-        Raises ApiError, PromptError, UsageError, BusyError.
-        """
+    def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
+        """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
         calls, thinks, thought = None, None, THOUGHTS[0]
         conversation, options = body.conversation(), body.options()
         if isinstance(body, CompletionBody):
@@ -102,14 +97,14 @@ def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
 
 
 def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
-    """The tokens of a completion's prompt. Raises ApiError or PromptError."""
-    match prompt:
-        case (str() as text) | [str() as text]:
-            check_text(text, engine.slot.target, engine.slot.n_ctx)
-            return engine.tokenize(text)
-    tokens = [token for token in prompt if isinstance(token, int)]
-    if len(tokens) < len(prompt):
-        raise ApiError(400, "several prompts in one request are not supported")
+    """The tokens of a completion's prompt: BOS comes only before a text at its start. Raises ApiError, PromptError."""
+    pieces, tokens, model = [prompt] if isinstance(prompt, str) else prompt, list[int](), engine.slot.target
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    if len(texts) == len(pieces) != 1:
+        raise ApiError(400, "prompt: several texts are several prompts: send one in each request")
+    check_text("".join(texts), model, engine.slot.n_ctx)
+    for n, piece in enumerate(pieces):
+        tokens += [piece] if isinstance(piece, int) else model.tokenize(piece, add_bos=n == 0)
     return engine.prompt_tokens(tokens)
 
 

@@ -65,7 +65,7 @@ def test_a_prompt_is_text_tokens_or_both(
         ({"prompt": [-1]}, "no token -1"),
         ({"prompt": [9] * (N_CTX + 1)}, f"the prompt has {N_CTX + 1} tokens"),
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["YQ=="]}}, "prompt"),
-        ({"n_cmpl": 2}, "n must be 1"),
+        ({"n": 2}, "n must be 1"),
         ({"samplers": "top_k"}, "samplers"),
         ({"id_slot": 9}, "no slot 9"),
         ({"grammar": "x", "json_schema": {}}, "exclude each other"),
