@@ -55,7 +55,7 @@ class TextRequest:
     sources: Sources | None = None  # of candidates; None: the engine's own
     drafting: Drafting = AS_USUAL
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
-    slot: int = -1  # whose text it continues; -1: of which it has most, until it has begun
+    slot: int = -1  # whose text it continues; -1: of which it has most
     began: float = 0.0  # when it was first its turn; 0: it still waits
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written
