@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 from duo.config import EngineConfig
@@ -38,6 +39,7 @@ class ScriptedModel:
     """What the server asks of a Model. Its tokens are bytes."""
 
     chat_template = tool_template = ChatTemplate(TEMPLATE)
+    head = SimpleNamespace(text=lambda key: "")
     path = Path("scripted.gguf")
     n_vocab = N_VOCAB
     n_ctx_train = 2048
@@ -86,6 +88,7 @@ class ScriptedSlot:
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
         self.n_step = N_STEP
+        self.kept = [0] * self.config.n_slots
         self.error: BaseException | None = None
         self.error_at = 0  # the step
         self.requests: list[TextRequest] = []

@@ -1,9 +1,11 @@
 """Options are matched whole, those of llama.cpp are known, and for any other word what may have been meant is said."""
 
+import os
 import re
 import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from duo.cli.commands import COMMANDS
-from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
+from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags, refused_variables
 from duo.cli.options.by_command import RunOptions
 from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
@@ -27,6 +29,9 @@ class WholeNames:
         """Parse the arguments; for Typer. Raises UsageError."""
         if not context.resilient_parsing:  # else the shell asks for completions
             args = ArgumentReader(self, context).read(args)
+        for option in self.params:  # type: ignore[attr-defined]
+            if getattr(option, "is_flag", False) and option.envvar:
+                option.resolve_envvar_value = partial(_switch_value, option)
         parsed: list[str] = super().parse_args(context, args)  # type: ignore[misc]
         return parsed
 
@@ -53,6 +58,15 @@ class WholeNames:
         formatter.write("\n".join([*lines, "", *wrap(self.epilog or "", width), ""]))  # type: ignore[attr-defined]
 
 
+def _switch_value(option: Any, _: Any) -> str | None:
+    """The value of a switch by its variables, as llama.cpp reads them."""
+    variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar
+    if option.secondary_opts and any(name.replace("_ARG_", "_ARG_NO_") in os.environ for name in variables):
+        return "0"
+    value = next(filter(None, map(os.environ.get, variables)), None)
+    return {"enabled": "1", "disabled": "0"}.get(value, value) if value else None
+
+
 class CommandWithWholeNames(WholeNames, TyperCommand):
     """A command."""
 
@@ -71,16 +85,19 @@ class ArgumentReader:
 
     def read(self, args: Sequence[str]) -> list[str]:
         """The arguments, rewritten. Says which of them have no effect. Raises UsageError."""
-        rest, found = deque(args), list[str]()
+        rest, found, has_subcommand = deque(args), list[str](), False
         while rest:
             argument = rest.popleft()
             is_option = argument.startswith("-") and argument not in ("-", "--")
             found += self._read(argument, rest) if is_option else [argument]
             if argument == "--" or not (is_option or self._command):
                 found += rest
+                has_subcommand = argument != "--"
                 break
         if self._refused:
             raise UsageError("; ".join(f"{', '.join(names)}: {why}" for why, names in self._refused.items()))
+        if self._llama_flags and not has_subcommand:  # which tells it itself
+            self._ignored |= dict.fromkeys(refused_variables(os.environ, self._command))
         if self._ignored:
             from duo.cli.terminal.console import note  # noqa: PLC0415 - slow, and rarely needed
 
@@ -97,6 +114,8 @@ class ArgumentReader:
             own, equals, value = attached[1], "=", attached[2]
         if equals:
             rest.appendleft(value)
+        if own == "--slots" and _begins_with_value(rest):  # before --slots was a switch
+            own = "-np"
         option = self._options.get(own)
         if option is None:
             self._leave_out(name, rest)

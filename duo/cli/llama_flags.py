@@ -1,10 +1,12 @@
 """The flags of llama-cli, llama-completion and llama-server that duo does not have: llama_flags.txt as a table."""
 
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 NO_EFFECT = "without effect here"
+OFF = ("", "off", "disabled", "false", "0")  # values of llama.cpp's variables for switches
 _SWITCH = "[on|off|auto]"
 # Spellings of llama.cpp for options that duo calls differently.
 ALIASES = {
@@ -23,6 +25,8 @@ class LlamaFlag(NamedTuple):
     optional: bool  # the value may be missing
     harmless: tuple[str, ...]  # values and commands with which it asks for what duo does anyway
     instead: str  # why it is refused and what to use instead, or NO_EFFECT
+
+    variables: tuple[str, ...]  # with its values
 
     def is_refused(self, value: str | None, command: str) -> bool:
         """Whether a command refuses it, with its last value; the empty name is `duo` itself."""
@@ -45,6 +49,18 @@ def flags() -> dict[str, LlamaFlag]:
         for part in " | ".join(filter(None, lines)).split(" | "):
             head, *harmless = part.split(" = ")
             names = tuple(word for word in head.split() if word.startswith("-"))
-            n_values = len(head.split()) - len(names)
-            found |= dict.fromkeys(names, LlamaFlag(names, n_values, _SWITCH in head, tuple(harmless), instead))
+            others = [word[1:] for word in head.split() if word.startswith("$")]
+            n_values = len(head.split()) - len(names) - len(others)
+            variables = (f"LLAMA_ARG_{name[2:].upper().replace('-', '_')}" for name in names if name[:2] == "--")
+            about = (tuple(harmless), instead, (*others, *variables))
+            found |= dict.fromkeys(names, LlamaFlag(names, n_values, _SWITCH in head, *about))
     return found
+
+
+def refused_variables(environment: Mapping[str, str], command: str) -> Iterator[str]:
+    """The variables that are set and would be refused as flags of a command, and why."""
+    for flag in dict.fromkeys(flags().values()):
+        for name in flag.variables:
+            value = environment.get(name, "")
+            if flag.is_refused(value, command) and (value if flag.n_values else value not in OFF):
+                yield f"{name} ({flag.instead})"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from duo.cli.inputs import back_token
+from duo.cli.inputs import back_token, read_file
 from duo.cli.options.groups import EngineOptions, GenerationOptions
 from duo.cli.problems import CUDA, best_backend, build_with, require_rpc, values_of
 from duo.cli.terminal.console import note, progress_bar, warn
@@ -24,6 +24,7 @@ from duo.llama.build import CPU, hiding_variables
 from duo.llama.devices import built_gpu_backends, gpus, list_devices
 from duo.llama.model import Model
 from duo.loading import load_engine
+from duo.models.storage import MIB
 
 if TYPE_CHECKING:
     from duo.link.remote_drafts import RemoteDrafts
@@ -39,6 +40,10 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     plan_threads(options.engine, drafting=False)  # checks them before anything is downloaded
     target, draft = options.model_names()
     config = replace(with_servers(options), n_predict=n_predict)
+    if options.chat_template_file is not None:
+        if config.chat_template is not None:
+            raise UsageError("--chat-template and --chat-template-file both give the template: use only one")
+        config = replace(config, chat_template=read_file(options.chat_template_file, limit=MIB)[1])
     if options.has_draft and not isinstance(options, GenerationOptions):  # it is the draft that is measured
         config = replace(config, heads="off")
     is_rejection = isinstance(options, GenerationOptions) and options.generation.is_rejection

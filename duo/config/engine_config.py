@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,14 @@ def _shares(text: str) -> tuple[float, ...]:
         raise ValueError(f"{text!r} is not of the form N,N,...") from None
 
 
+def _object(text: str) -> Mapping[str, Any]:
+    """A JSON object. Raises ValueError."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    raise ValueError(f"{text[:100]!r} is not a JSON object")
+
+
 # fmt: off
 SCHEDULES = ("auto", "async", "sync", "off")
 SCHEDULE_NAMES: dict[str, str | None] = {"concurrent": "async", "sequential": "sync", "plain": "off"}
@@ -98,6 +108,19 @@ class EngineConfig:
     use_mmap: bool = option(
         True, "--mmap/--no-mmap $LLAMA_ARG_MMAP", "Models", "Memory-map the weights, or read them all at the start.",
         who=f"{TEXTS} back")
+    chat_template: str | None = option(
+        None, "--chat-template JINJA (that of the model) $LLAMA_ARG_CHAT_TEMPLATE", "Prompt and text",
+        "Chat template, in Jinja.", who=TEXTS, excludes="chat_template_file")
+    chat_template_kwargs: Mapping[str, Any] | None = option(
+        None, "--chat-template-kwargs JSON $LLAMA_ARG_CHAT_TEMPLATE_KWARGS", "Prompt and text",
+        "Variables of the chat template, such as {\"enable_thinking\": false}; those of a request are added.",
+        who=TEXTS, parse=_object, accepts="Mapping[str, object] | None")
+    reasoning: str = option(
+        "auto", "--reasoning -rea --reasoning-budget $LLAMA_ARG_REASONING $LLAMA_ARG_THINK_BUDGET", "Prompt and text",
+        "Whether the model thinks before it answers, if its chat template has the variable enable_thinking or begins "
+        "the thought; auto: as the template has it. 0 is off, -1 auto; a thought is not cut after a number of tokens.",
+        who=TEXTS, choices=("auto", "on", "off"),
+        spellings={name: value for name, value in switch("auto", "on", "off").items() if name != "1"})
     draft_n_ahead: int | None = option(
         None, "--draft-ahead N|auto (auto)", "Drafting",
         "Maximum number of tokens that the draft may be ahead of the target; planning with large numbers takes time.",
@@ -205,7 +228,7 @@ class EngineConfig:
         "f16", "-ctv --cache-type-v TYPE $LLAMA_ARG_CACHE_TYPE_V", "Context",
         "KV cache data type for V; with two models, that of the target.", choices=CACHE_TYPES)
     n_slots: int = option(
-        4, "--slots -np --parallel N $LLAMA_ARG_N_PARALLEL", "Context",
+        4, "-np --parallel N $LLAMA_ARG_N_PARALLEL", "Context",
         "Number of conversations whose KV caches are kept, that of the last text included; the others are in memory, "
         "and a request continues the one that it has most in common with. Texts are written one after the other.",
         who="lead", spellings={"-1": None}, bounds=Bounds(1, 256, "each may take as much memory as the context"))
@@ -232,6 +255,9 @@ class EngineConfig:
         if shares and not (all(0 <= share <= MAX_SHARE for share in shares) and max(shares) >= 1 / MAX_SHARE):
             message = f"tensor_split: proportions must be from 0 to {MAX_SHARE:g}, and not all 0"
             raise UsageError(message, "tensor_split")
+        if self.chat_template is not None and "{" not in self.chat_template:
+            message = f"chat_template: {self.chat_template[:40]!r} is not Jinja, and names of templates are not known"
+            raise UsageError(f"{message}: without it, the model's own is used", "chat_template")
         if self.exact and self.flash_attn == "off":
             raise UsageError("exact needs flash attention: it cannot be off", "exact")
 
@@ -244,6 +270,9 @@ class EngineConfig:
         # A schedule is forced on the draft that was given.
         is_wanted = not has_draft or not (self.schedule != "auto" or has_head or self.draft_rpc_servers)
         more["heads"] = is_wanted and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
+        thinking = {} if self.reasoning == "auto" else {"enable_thinking": self.reasoning == "on"}
+        more |= {"chat_template": self.chat_template}
+        more |= {"template_variables": {**thinking, **(self.chat_template_kwargs or {})}}
         return self._model(path, "", uses_gpus=uses_gpus, **more)
 
     def draft_model(self, path: Path) -> ModelConfig:

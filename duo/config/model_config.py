@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from duo.errors import UsageError
 
@@ -31,6 +33,8 @@ class ModelConfig:
     tensor_split: tuple[float, ...] = ()  # proportion for each device; empty: chosen by llama.cpp
     main_gpu: int = 0  # index of the device to use with split mode none
     heads: bool = False  # whether to load the layers for multi-token prediction, if the file has any
+    chat_template: str | None = None  # instead of that of the file
+    template_variables: Mapping[str, Any] = field(default_factory=dict)  # of the chat template
     prefix: str = ""  # of the names of these parameters in messages: draft_ for a draft's
 
     def error(self, parameter: str, message: str) -> UsageError:

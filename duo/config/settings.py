@@ -14,6 +14,9 @@ class Settings(TypedDict, total=False):
     offline: bool
     use_mlock: bool
     use_mmap: bool
+    chat_template: str | None
+    chat_template_kwargs: Mapping[str, object] | None
+    reasoning: str
     draft_n_ahead: int | None
     schedule: str
     branches: int | None

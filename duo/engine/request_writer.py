@@ -128,6 +128,7 @@ class RequestWriter:
         banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
         slot.saved.begin(slot.caches, request.prompt, request.slot)
+        request.slot = slot.saved.here  # where it is now
         if not request.reuses:
             cache.clear()
         request.n_cached = cache.begin(request.prompt)

@@ -15,7 +15,10 @@ from duo.link.messages import ROUTE
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 CLIENT = "duo.client"  # in a scope: who asks; see Turns
 # OpenAI's types of errors
-_KINDS = {401: "authentication_error", 403: "permission_error", 500: "server_error", 503: "unavailable_error"}
+_KINDS = {
+    401: "authentication_error", 403: "permission_error", 500: "server_error", 501: "not_supported_error",
+    503: "unavailable_error",
+}  # fmt: skip
 _WITHOUT_KEY = ("/health", "/v1/health", ROUTE)  # remote drafts have a token of their own
 
 

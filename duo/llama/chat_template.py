@@ -126,9 +126,16 @@ _TOOLS: Tools = ({"type": "function", "function": {"name": _TOOL, "description":
 class ChatTemplate:
     """A model's chat template, compiled, in jinja2's sandbox; nothing limits its time and memory. For any threads."""
 
-    def __init__(self, source: str, *, name: str = "", bos: str = "", eos: str = "") -> None:
-        """`bos`, `eos`: the spelling of the tokens; `name`: of the model, for messages. Raises PromptError."""
-        self._name = name
+    def __init__(
+        self, source: str, *, name: str = "", bos: str = "", eos: str = "", variables: Mapping[str, Any] | None = None
+    ) -> None:
+        """`bos`, `eos`: the spelling of the tokens; `name`: of the model, for messages. Raises PromptError.
+
+        variables: of the template, such as `enable_thinking`, where render() is not given others.
+        """
+        self._name, self._variables = name, variables or {}
+        if reserved := [name for name in RESERVED if name in self._variables]:
+            raise PromptError(f"chat_template_kwargs must not have {reserved[0]!r}")
         self._constants = {"bos_token": bos, "eos_token": eos}
         # What is around the model's thoughts; None: it is not known to think.
         self.thought = next((thought for thought in THOUGHTS if thought.begin in source), None)
@@ -194,7 +201,13 @@ class ChatTemplate:
     def _render(self, messages: Messages, tools: Tools, options: Options = None) -> str:
         # Some templates fail where `tools` is None, and others list the tools where it is defined.
         given = {"messages": list(messages), **({"tools": list(tools)} if tools else {})}
-        return self._template.render({"add_generation_prompt": True, **(options or {}), **self._constants, **given})
+        variables = {"add_generation_prompt": True, **self._variables, **(options or {})}
+        prompt = self._template.render({**variables, **self._constants, **given})
+        begun = prompt.rstrip()
+        # A template that does not know the variable, or begins each answer with a thought.
+        if variables.get("enable_thinking") is False and self.thought and begun.endswith(self.thought.begin):
+            return f"{begun}\n\n{self.thought.end}\n\n"
+        return prompt
 
     def _failure(self, error: Exception) -> PromptError:
         return PromptError(f"{self._name}: the chat template failed: {error}")

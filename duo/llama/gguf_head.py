@@ -94,6 +94,11 @@ class Head:
         self.tokens = tuple(text for text in self.values.pop(_TOKENS, ()) if isinstance(text, bytes))
         self.architecture = self.text("general.architecture")
 
+    def use_template(self, source: str) -> None:
+        """Replace the chat templates of the file."""
+        others = {key: value for key, value in self.values.items() if not key.startswith("tokenizer.chat_template")}
+        self.values = others | {"tokenizer.chat_template": [source.encode("utf-8", "surrogateescape")]}
+
     def has(self, key: str) -> bool:
         """Whether there is a value, of any type, for the architecture's `key`."""
         return f"{self.architecture}.{key}" in self.values

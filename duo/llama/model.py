@@ -11,6 +11,7 @@ from duo.config import SPLIT_MODES, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
+from duo.llama.chat_template import ChatTemplate
 from duo.llama.devices import RPC, Device, devices_for, holders
 from duo.llama.gguf_head import ASSISTANT, Head, check_head, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
@@ -31,6 +32,10 @@ class Model(Vocabulary):
         self.is_remote = any(device.kind == RPC for device in self.devices)  # an RPC server holds some of its layers
         call = lifeline if self.is_remote else nullcontext()
         head = Head(config.path)
+        if config.chat_template is not None:
+            head.use_template(config.chat_template)
+        if config.chat_template or config.template_variables:  # invalid ones fail before the weights are loaded
+            ChatTemplate(config.chat_template or "", name="chat_template", variables=config.template_variables)
         check_head(head, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
             self.size = model_size(config, head)
@@ -42,6 +47,7 @@ class Model(Vocabulary):
         self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(head, names))
         pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, head, call)
+        self.template_variables = config.template_variables
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
             self.close()
             raise ModelError(f"{self.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")

@@ -36,6 +36,8 @@ _stack_size = threading.Lock()  # a setting of the process
 class Vocabulary(Handle):
     """The vocabulary of a model that llama.cpp has loaded, with its weights or without."""
 
+    template_variables: Mapping[str, Any] | None = None  # of its chat templates
+
     def __init__(self, pointer: Any, head: Head, call: AbstractContextManager[None]) -> None:
         """`pointer`: llama_model, which this frees; `head`: of its file; `call`: see Handle."""
         super().__init__(pointer, llama_cpp.llama_model_free, call=call)
@@ -253,7 +255,7 @@ class Vocabulary(Handle):
         bos, eos = (
             self.spelling([token]).decode("utf-8", "replace") if token >= 0 else "" for token in (self.bos, self.eos)
         )
-        return ChatTemplate(source, name=self.path.name, bos=bos, eos=eos)
+        return ChatTemplate(source, name=self.path.name, bos=bos, eos=eos, variables=self.template_variables)
 
 
 def _on_large_stack(n_bytes: int, work: Callable[[], list[int]]) -> list[int]:

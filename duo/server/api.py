@@ -74,6 +74,7 @@ class TextBody(SharedFields):
     repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    samplers: Annotated[list[str], msgspec.Meta(max_length=64)] | None = None
     stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     logit_bias: LogitBias | None = None
     stream_options: _StreamOptions | None = None
@@ -205,6 +206,10 @@ class SlotBody(msgspec.Struct):
     """POST /slots/ID."""
 
     filename: str
+
+
+class PropsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /props."""
 
 
 class TokenizeBody(msgspec.Struct):

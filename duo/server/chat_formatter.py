@@ -54,7 +54,7 @@ class ChatFormatter(Formatter):
         message |= {"tool_calls": calls} if calls else {}
         answer: Json = {"message": message} if self._is_chat else {"text": content}
         document = self._document(answer, self._finish_reason(), kind="chat.completion")
-        return document | {"usage": self._usage(), "timings": self._timings()} | self.used
+        return document | {"usage": self._usage(), "timings": self.timings()} | self.used
 
     def begin(self) -> Iterator[Event]:
         """See Formatter."""
@@ -79,7 +79,7 @@ class ChatFormatter(Formatter):
     def end(self) -> Iterator[Event]:
         """See Formatter."""
         yield from super().end()
-        yield "", self._chunk({}, self._finish_reason()) | {"timings": self._timings()} | self.used
+        yield "", self._chunk({}, self._finish_reason()) | {"timings": self.timings()} | self.used
         options = self._body.stream_options
         if options is not None and options.include_usage:
             yield "", self._document(None) | {"usage": self._usage()}
@@ -125,24 +125,6 @@ class ChatFormatter(Formatter):
             "total_tokens": n_prompt + n_text,
             "prompt_tokens_details": {"cached_tokens": n_cached},
         }
-
-    def _timings(self) -> Json:
-        statistics, n_cached = self.text.metrics.statistics(), self.text.n_cached
-        prompt, text, n_read = statistics.prompt, statistics.generation, len(self.text.prompt) - n_cached
-        timings: Json = {
-            "cache_n": n_cached,
-            "prompt_n": n_read,
-            "prompt_ms": 1000 * prompt.seconds,
-            "prompt_per_token_ms": 1000 * prompt.seconds / n_read,
-            "prompt_per_second": n_read / prompt.seconds if prompt.seconds else None,
-            "predicted_n": text.tokens,
-            "predicted_ms": 1000 * text.seconds,
-            "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
-            "predicted_per_second": text.tokens_per_s,
-        }
-        if statistics.draft is not None or statistics.lookup is not None:
-            timings |= {"draft_n": statistics.verified, "draft_n_accepted": statistics.accepted}
-        return timings
 
 
 class LogprobsFormatter:
@@ -196,6 +178,7 @@ class LogprobsFormatter:
         piece = self._model.piece(token)
         name = piece or self._model.spelling([token])  # a special token has no bytes in a text
         return {
+            "id": token,  # llama-server's
             "token": name.decode("utf-8", "replace"),
             "logprob": max(logprob, _MIN_LOGPROB),
             "bytes": list(piece) or self._no_bytes,

@@ -17,20 +17,21 @@ from starlette.routing import BaseRoute, Route
 
 from duo import __version__
 from duo.config import GenerationConfig
-from duo.config.option import declared
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
 from duo.link.messages import ROUTE
 from duo.llama.model import Model
-from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, SlotBody, TokenizeBody
+from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, PropsBody, SlotBody, TokenizeBody
 from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response
 from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
+from duo.server.completion_api import LlamaBody, LlamaFormatter, settings_of
 from duo.server.formatter import Formatter
 from duo.server.generation_request import GenerationRequest, drafting_of
 from duo.server.generation_service import GenerationService
 from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
 from duo.server.parse_request import RequestWork, check_text
+from duo.server.refused import refused_routes
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
@@ -41,6 +42,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 FORMATTERS: dict[type, type[Formatter]] = {
     ChatBody: ChatFormatter,
     CompletionBody: ChatFormatter,
+    LlamaBody: LlamaFormatter,
     ResponsesBody: ResponsesFormatter,
     MessagesBody: MessagesFormatter,
 }
@@ -50,10 +52,20 @@ class Endpoints:
     """Answers requests with the texts of a service, and with what its engine knows."""
 
     def __init__(
-        self, service: GenerationService, defaults: GenerationConfig, *, random_seed: bool, folder: Path | None = None
+        self,
+        service: GenerationService,
+        defaults: GenerationConfig,
+        *,
+        random_seed: bool,
+        folder: Path | None = None,
+        slots: bool = True,
+        props: bool = False,
     ) -> None:
-        """`random_seed`: with a new seed for each text. `folder`: for conversations that are saved."""
-        self._folder = folder
+        """`random_seed`: with a new seed for each text. `folder`: for conversations that are saved.
+
+        `slots`, `props`: whether GET /slots and POST /props are served.
+        """
+        self._folder, self._has_slots, self._changes_props = folder, slots, props
         self._service = service
         self._defaults, self._random_seed = defaults, random_seed
         self._work = RequestWork()
@@ -78,11 +90,17 @@ class Endpoints:
             "/v1/chat/completions": (ChatBody, wanted),
             "/completions": (CompletionBody, wanted),
             "/v1/completions": (CompletionBody, wanted),
+            "/completion": (LlamaBody, wanted),
             "/responses": (ResponsesBody, wanted),
             "/v1/responses": (ResponsesBody, wanted),
             "/v1/messages": (MessagesBody, wanted),
             "/v1/messages/count_tokens": (MessagesBody, count_tokens),
+            "/chat/completions/input_tokens": (ChatBody, count_tokens),
+            "/v1/chat/completions/input_tokens": (ChatBody, count_tokens),
+            "/responses/input_tokens": (ResponsesBody, count_tokens),
+            "/v1/responses/input_tokens": (ResponsesBody, count_tokens),
             "/apply-template": (ChatBody, apply_template),
+            "/props": (PropsBody, self._change_props),
             "/tokenize": (TokenizeBody, tokenize),
             "/detokenize": (DetokenizeBody, detokenize),
         }
@@ -90,6 +108,7 @@ class Endpoints:
             *(Route(path, endpoint) for path, endpoint in get.items()),
             *(Route(path, partial(self._answer, *of), methods=["POST"]) for path, of in post.items()),
             Route("/slots/{place}", self._change_slot, methods=["POST"]),
+            *refused_routes(),
         ]
 
     async def _health(self, _: Request) -> Response:
@@ -126,9 +145,9 @@ class Endpoints:
 
     async def _props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
-        engine, params = self._service.engine, {option.name: option.default for option in declared(self._defaults)}
+        engine, params = self._service.engine, settings_of(self._defaults)
         slot, model = engine.slot, engine.slot.target
-        params |= {"n_predict": params["max_tokens"], **({"seed": -1} if self._random_seed else {})}
+        params |= {"seed": -1} if self._random_seed else {}
         return json_response(
             {
                 "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
@@ -137,8 +156,8 @@ class Endpoints:
                 "model_path": model.path.name,  # clients need not know the folder
                 "model_ftype": model.quantisation,
                 "modalities": {"vision": False, "audio": False, "video": False},
-                "endpoint_slots": True,
-                "endpoint_props": False,
+                "endpoint_slots": self._has_slots,
+                "endpoint_props": self._changes_props,
                 "endpoint_metrics": True,
                 "chat_template": model.head.text("tokenizer.chat_template"),
                 "bos_token": engine.detokenize([model.bos] if model.bos >= 0 else []),
@@ -148,8 +167,16 @@ class Endpoints:
             }
         )
 
+    def _change_props(self, _: PropsBody, __: Engine) -> Response:
+        """POST /props. llama-server has no property that could be changed, either."""
+        if not self._changes_props:
+            raise ApiError(501, "properties cannot be changed here: props is not set")
+        return json_response({"success": True})
+
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
+        if not self._has_slots:
+            raise ApiError(501, "slots are not listed here: slots is not set")
         slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
         return json_response(
             [
@@ -229,10 +256,11 @@ def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
     return json_response({"content": engine.detokenize(engine.prompt_tokens(body.tokens))})
 
 
-def count_tokens(body: MessagesBody, engine: Engine) -> Response:
-    """POST /v1/messages/count_tokens."""
+def count_tokens(body: MessagesBody | ChatBody | ResponsesBody, engine: Engine) -> Response:
+    """POST /v1/messages/count_tokens, and the input_tokens of OpenAI's APIs."""
     prompt = ChatPrompt.of(body.conversation(), engine, is_answered=False)
-    return json_response({"input_tokens": len(engine.tokenize(prompt.text))})
+    count = {"input_tokens": len(engine.tokenize(prompt.text))}
+    return json_response(count if isinstance(body, MessagesBody) else {"object": "response.input_tokens", **count})
 
 
 def apply_template(body: ChatBody, engine: Engine) -> Response:

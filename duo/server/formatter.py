@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
+from duo.engine.metrics import Totals
 from duo.engine.request import AS_USUAL, TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.llama.model import Model
@@ -26,6 +27,7 @@ class Formatter:
         self._starts: list[int] = []  # of each token of an answer that may have a thought: the characters before it
         self._n_characters = 0
         self._thought = (0, 0)  # its first character, and the one after its last
+        self._progress = Totals(text.metrics)
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
@@ -102,3 +104,24 @@ class Formatter:
     def counts(self) -> tuple[int, int, int]:
         """Tokens of the prompt, of those that were in a cache, and of the text."""
         return len(self.text.prompt), self.text.n_cached, self.text.metrics.statistics().generation.tokens
+
+    def timings(self) -> Json:
+        """llama-server's, so far. A call costs no more as the text gets longer."""
+        self._progress.update()
+        text, n_cached = self._progress, self.text.n_cached
+        prompt_s, n_read = text.time_by_activity["prompt"].seconds, len(self.text.prompt) - n_cached
+        timings: Json = {
+            "cache_n": n_cached,
+            "prompt_n": n_read,
+            "prompt_ms": 1000 * prompt_s,
+            "prompt_per_token_ms": 1000 * prompt_s / n_read,
+            "prompt_per_second": n_read / prompt_s if prompt_s else None,
+            "predicted_n": text.n_tokens,
+            "predicted_ms": 1000 * text.seconds,
+            "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
+            "predicted_per_second": text.tokens_per_s,
+        }
+        sources = (text.draft, text.lookup)
+        if n_verified := sum(source.verified for source in sources):
+            timings |= {"draft_n": n_verified, "draft_n_accepted": sum(source.accepted for source in sources)}
+        return timings

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from duo.config import SCHEDULE_NAMES, SCHEDULES, GenerationConfig
+from duo.config import SAMPLERS, SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.engine.request import AS_USUAL, Drafting
@@ -100,14 +100,14 @@ def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
 
 
 def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
-    """The tokens of a completion's prompt. Raises ApiError or PromptError."""
-    match prompt:
-        case (str() as text) | [str() as text]:
-            check_text(text, engine.slot.target, engine.slot.n_ctx)
-            return engine.tokenize(text)
-    tokens = [token for token in prompt if isinstance(token, int)]
-    if len(tokens) < len(prompt):
-        raise ApiError(400, "several prompts in one request are not supported")
+    """The tokens of a completion's prompt: BOS comes only before a text at its start. Raises ApiError, PromptError."""
+    pieces, tokens, model = [prompt] if isinstance(prompt, str) else prompt, list[int](), engine.slot.target
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    if len(texts) == len(pieces) != 1:
+        raise ApiError(400, "prompt: several texts are several prompts: send one in each request")
+    check_text("".join(texts), model, engine.slot.n_ctx)
+    for n, piece in enumerate(pieces):
+        tokens += [piece] if isinstance(piece, int) else model.tokenize(piece, add_bos=n == 0)
     return engine.prompt_tokens(tokens)
 
 
@@ -137,6 +137,8 @@ def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json
         repeat_last_n=engine.slot.n_ctx if body.repeat_last_n == -1 else body.repeat_last_n,
         temperature=0.0 if 0 < (body.temperature or 0) < _MIN_TEMPERATURE else body.temperature,
         logit_bias=_token_biases(body.logit_bias, engine) if body.logit_bias is not None else None,
+        # Clients of llama-server list all of its samplers.
+        samplers=tuple(name for name in body.samplers if name in SAMPLERS) if body.samplers is not None else None,
         max_tokens=next(length for length in lengths if length is not None),
         stop=(*defaults.stop.stop_strings, *filter(None, stops)),
     )

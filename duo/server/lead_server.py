@@ -47,6 +47,8 @@ class Lead:
         random_seed: bool = True,
         page: bool = True,
         slot_save_path: Path | None = None,
+        slots: bool = True,
+        props: bool = False,
         on_step: Callable[[Step], None] = lambda _: None,
         on_text: Callable[[TextRequest], None] = lambda _: None,
         limits: Limits = DEFAULT_LIMITS,
@@ -60,6 +62,7 @@ class Lead:
         defaults: options of texts where a request has none; `random_seed`: with a new seed for each text.
         page: whether a page for browsers is served, at /.
         slot_save_path: folder for conversations that clients save; None: they cannot.
+        slots, props: whether GET /slots and POST /props are served.
         on_step, on_text: called with every step and every finished text, on the engine's thread.
         limits: of what clients may take.
 
@@ -77,9 +80,8 @@ class Lead:
         self._service = GenerationService(self.drafts, n_queue, alias, FORMATTERS, on_step, on_text)
         self._events = LiveEvents(self._service)
         admission = Admission(back_token if self.takes_drafts else None, hello_s=limits.hello_s)
-        endpoints = Endpoints(
-            self._service, defaults or GenerationConfig(), random_seed=random_seed, folder=slot_save_path
-        )
+        texts = (self._service, defaults or GenerationConfig())
+        endpoints = Endpoints(*texts, random_seed=random_seed, folder=slot_save_path, slots=slots, props=props)
         routes = [*endpoints.routes(), Route("/v1/duo/events", self._events.events)]
         routes += [draft_route(self.drafts, admission), *(page_routes() if page else ())]
         app: ASGIApp = Starlette(routes=routes, exception_handlers=HANDLERS)

@@ -179,5 +179,23 @@ def litellm(url: str) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == whole.message.content
 
 
+def llamacpp(url: str) -> None:
+    """A client of llama-server's own API."""
+    from urllib.parse import urlsplit
+
+    from llamacpp_client.address import LlamaCppServerAddress
+    from llamacpp_client.client import LlamaCppClient
+
+    place = urlsplit(url)
+    client = LlamaCppClient([LlamaCppServerAddress(place.hostname, place.port)])
+    asked = {"prompt": "1, 2, 3, 4,", "temperature": 0, "n_predict": 8, "repeat_penalty": 1.0, "stop": [" 6"]}
+    whole = client.new_completion(**asked)
+    assert (whole.content, whole.stop_type, whole.truncated) == (" 5,", "word", False)
+    assert whole.tokens_cached >= whole.tokens_evaluated
+    *chunks, last = client.new_stream_completion(**asked)
+    assert "".join(chunk.content for chunk in chunks) == whole.content
+    assert (last.stop, last.stop_type, last.content) == (True, "word", "")
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](sys.argv[2])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from duo.server.completion_api import LlamaBody
 from duo.server.lead_server import Lead
 from duo.server.messages_api import MessagesBody
 from duo.server.responses_api import ResponsesBody
@@ -20,8 +21,8 @@ from tests.unit.server.conftest import client_of
 
 DOORS = {"/v1/responses": "response.", "/v1/messages": "message_stop"}  # and how their last event begins
 POST = (
-    "/v1/completions", "/v1/chat/completions", *DOORS, "/v1/messages/count_tokens", "/tokenize", "/detokenize",
-    "/apply-template",
+    "/completion", "/v1/completions", "/v1/chat/completions", *DOORS, "/v1/messages/count_tokens", "/tokenize",
+    "/detokenize", "/apply-template",
 )  # fmt: skip
 DEEP = 100_000
 
@@ -37,7 +38,7 @@ def client() -> Iterator[TestClient]:
         lead.close()
 
 
-KINDS = (CompletionBody, ChatBody, ResponsesBody, MessagesBody, TokenizeBody, DetokenizeBody)
+KINDS = (LlamaBody, CompletionBody, ChatBody, ResponsesBody, MessagesBody, TokenizeBody, DetokenizeBody)
 FIELDS = sorted({"unknown"}.union(*(kind.__struct_encode_fields__ for kind in KINDS)))
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     [0, -1, 1, 0.5, 2**31, -(2**31), 2**32, 2**63, 2**64, 10**400, -(10**20), 1e308, 5e-324, float("nan"), float("inf"),
@@ -152,6 +153,8 @@ def test_any_body_is_answered(client: TestClient, path: str, body: bytes, kind: 
             assert events[-2].startswith(f"event: {DOORS[path]}"), events[-2]
             assert "event: error" not in answer.text
             assert "response.failed" not in events[-2]
+        elif path == "/completion":
+            assert '"stop":true,' in events[-2], events[-2]
         else:
             assert events[-2] == "data: [DONE]"
             assert '"error"' not in events[-3], answer.text[-500:]

@@ -170,3 +170,20 @@ def test_texts_cannot_forge_special_tokens(pytestconfig: pytest.Config, sources:
                 return [token for token in tokens if token in named]
 
             assert special(template, forged) == special(template, plain), title
+
+
+def test_no_prompt_begins_a_thought_where_none_is_wanted(sources: dict[str, str]) -> None:
+    """Most of the templates that begin one do not know the variable."""
+    closed = set()
+    for name, source in sources.items():
+        template = ChatTemplate(source, variables={"enable_thinking": False})
+        if template.thought is None:
+            continue
+        try:
+            with_thought, without = (template.render([USER], options=o) for o in ({"enable_thinking": True}, None))
+        except PromptError:
+            continue
+        assert not without.rstrip().endswith(template.thought.begin), name
+        if without.rstrip().endswith(template.thought.end) and without.startswith(with_thought.rstrip()):
+            closed.add(name)
+    assert closed > {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "Qwen-QwQ-32B", "MiniMax-M2", "Qwen-Qwen3-0.6B"}

@@ -57,6 +57,8 @@ def lead(options: LeadOptions) -> int:
         random_seed=options.seed == RANDOM_SEED,
         page=options.page,
         slot_save_path=options.slot_save_path,
+        slots=options.slots,
+        props=options.props,
         on_step=show,
         on_text=show,
     ) as server, loaded(options, options.generation.stop.n_predict, remote_drafts=server.drafts) as engine:  # fmt: skip

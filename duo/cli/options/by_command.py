@@ -92,7 +92,8 @@ class LeadOptions(GenerationOptions, EngineOptions):
     api_key: list[str] | None = option(
         None, "--api-key KEY $LLAMA_API_KEY", "Server",
         "API key that clients must send; may be repeated. Required unless --host is a loopback address.")
-    api_key_file: Path | None = option(None, "--api-key-file FILE", "Server", "File with API keys, one per line.")
+    api_key_file: Path | None = option(
+        None, "--api-key-file FILE $LLAMA_ARG_API_KEY_FILE", "Server", "File with API keys, one per line.")
     queue: int = option(
         64, "--queue N", "Server",
         "Maximum number of waiting requests, which are kept in memory; further ones are rejected.",
@@ -112,6 +113,12 @@ class LeadOptions(GenerationOptions, EngineOptions):
     slot_save_path: Path | None = option(
         None, "--slot-save-path DIR", "Server",
         "Folder for conversations that clients save and restore (POST /slots/ID?action=save).")
+    slots: bool = option(
+        True, "--slots/--no-slots $LLAMA_ARG_ENDPOINT_SLOTS", "Server",
+        "Serve GET /slots. --slots N means -np N.")
+    props: bool = option(
+        False, "--props $LLAMA_ARG_ENDPOINT_PROPS", "Server",
+        "Serve POST /props, which changes nothing, as in llama-server.")
     page: bool = option(
         True, "--page/--no-page $LLAMA_ARG_UI $LLAMA_ARG_WEBUI", "Server", "Serve a page for browsers, at /.")
 

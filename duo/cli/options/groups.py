@@ -61,6 +61,9 @@ class EngineOptions(LogOptions):
     hf_repo_draft: str | None = option(
         None, "-hfd -hfrd --hf-repo-draft USER/REPO[:QUANT] $LLAMA_ARG_SPEC_DRAFT_HF_REPO", "Models",
         "Hugging Face repository of the draft.", excludes="model_draft", is_main=True)
+    chat_template_file: str | None = option(
+        None, "--chat-template-file FILE $LLAMA_ARG_CHAT_TEMPLATE_FILE", "Prompt and text",
+        "File with the chat template.", who=TEXTS, excludes="chat_template")
     back_token_file: Path | None = option(
         None, "--back-token-file FILE", "Remote drafts", "File with the token.", who="duo lead")
     engine: EngineConfig = EngineConfig()

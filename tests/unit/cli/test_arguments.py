@@ -114,6 +114,22 @@ def test_flags_that_duo_does_not_have(command: str, capsys: pytest.CaptureFixtur
             assert capsys.readouterr().err == f"duo: without effect here: {name}\n"
 
 
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("--slots", ["--slots"]),
+        ("--slots --props", ["--slots", "--props"]),
+        ("--no-slots -np 2", ["--no-slots", "-np", "2"]),
+        ("--slots 2 --port 0", ["-np", "2", "--port", "0"]),  # as before it was a switch
+        ("--slots=2", ["-np", "2"]),
+        ("--slots -1", ["-np", "-1"]),
+        ("--slots many", ["-np", "many"]),
+    ],
+)
+def test_slots_are_a_switch_or_their_number(typed: str, found: list[str]) -> None:
+    assert read("lead", *typed.split()) == found
+
+
 def test_a_conversation_is_one_command() -> None:
     assert parse("-st", "-cnv", "-p", "x").single_turn
     assert read("chat", "-cnv", "-i") == read("bench", "-no-cnv") == []

@@ -17,7 +17,7 @@ from tests.command import assert_refused
 from tests.unit.cli.runner import duo, parse
 
 # Values to try for an option; each takes one of them.
-VALUES = ("7", "0.5", "row", "on", "q8_0", "a:1,b:2", "1,2", "x.gguf")
+VALUES = ("7", "0.5", "row", "on", "q8_0", "a:1,b:2", "1,2", "x.gguf", "{}", "0")
 
 
 def test_environment_variables_stand_for_options() -> None:

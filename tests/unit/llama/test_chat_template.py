@@ -82,3 +82,32 @@ def test_what_a_template_shows(source: str, supports_tools: bool, has_json_calls
     template = ChatTemplate(source)
     assert (template.supports_tools, template.has_json_calls) == (supports_tools, has_json_calls)
     assert (template.thought is not None) == has_thoughts
+
+
+@pytest.mark.parametrize(
+    ("source", "is_on", "expected"),
+    [
+        ("x<think>", None, "x<think>"),
+        ("x<think>", True, "x<think>"),
+        ("x<think>\n\n", False, "x<think>\n\n</think>\n\n"),
+        ("x[THINK]", False, "x[THINK]\n\n[/THINK]\n\n"),
+        ("x{% if enable_thinking is false %}<think></think>{% endif %}", False, "x<think></think>"),
+        ("x{# <think> #}", False, "x"),
+        ("x", False, "x"),
+    ],
+)
+def test_a_thought_that_the_prompt_begins_is_closed_where_none_is_wanted(
+    source: str, is_on: bool | None, expected: str
+) -> None:
+    variables = {} if is_on is None else {"enable_thinking": is_on}
+    assert ChatTemplate(source, variables=variables).render([USER]) == expected
+    assert ChatTemplate(source).render([USER], options=variables) == expected
+    assert ChatTemplate(source, variables={"enable_thinking": True}).render([USER], options=variables) == expected
+
+
+def test_variables_are_overridden_by_those_of_a_request() -> None:
+    template = ChatTemplate("{{ a }}{{ b }}{{ bos_token }}", bos="<s>", variables={"a": 1, "b": 2})
+    assert template.render([USER]) == "12<s>"
+    assert template.render([USER], options={"b": 3}) == "13<s>"
+    with pytest.raises(PromptError, match="must not have 'bos_token'"):
+        ChatTemplate("x", variables={"bos_token": ""})

@@ -140,11 +140,12 @@ def test_tokens_with_their_texts_bytes_and_offsets(
     monkeypatch.setattr(ScriptedModel, "spelling", lambda _, tokens: b"<%d>" % tokens[0])
     slot.text = "aé!"
     found = choice_of(answer_of(client, CHAT, logprobs=True, top_logprobs=1))["logprobs"]
-    top = [{"token": "<0>", "logprob": -1.0, "bytes": None}]
+    top = [{"id": 0, "token": "<0>", "logprob": -1.0, "bytes": None}]
     tokens = (("a", -100.0, 97), ("\ufffd", -198.0, 0xC3), ("\ufffd", -172.0, 0xA9), ("!", -36.0, 33))
     assert found["refusal"] is None
     assert found["content"] == [
-        {"token": name, "logprob": logprob, "bytes": [byte], "top_logprobs": top} for name, logprob, byte in tokens
+        {"id": -logprob, "token": name, "logprob": logprob, "bytes": [byte], "top_logprobs": top}
+        for name, logprob, byte in tokens
     ]
     assert choice_of(answer_of(client, COMPLETIONS, logprobs=1))["logprobs"] == {
         "tokens": [name for name, _, _ in tokens],
