@@ -25,6 +25,7 @@ from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, SlotBody, T
 from duo.server.api_error import ERROR_BODY, WARNING, WARNING_HEADER, ApiError, json_response
 from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
+from duo.server.conversation import Json
 from duo.server.formatter import Formatter
 from duo.server.generation_request import GenerationRequest, drafting_of
 from duo.server.generation_service import GenerationService
@@ -68,6 +69,7 @@ class Endpoints:
             "/v1/models/{name:path}": self._models,
             "/props": self._props,
             "/slots": self._slots,
+            "/tokenizer_info": self._tokenizer_info,
             "/metrics": self._metrics,
             ROUTE: self._upgrade,
         }
@@ -146,6 +148,25 @@ class Endpoints:
             }
         )
 
+    async def _tokenizer_info(self, _: Request) -> Response:
+        """GET /tokenizer_info: as in vLLM, what a file tokenizer_config.json has."""
+        engine, model = self._service.engine, self._service.engine.slot.target
+        kinds = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+        ids = {name: model.head.integer(f"tokenizer.ggml.{kind}_token_id") for name, kind in kinds.items()}
+        ids |= {"bos": model.bos, "eos": model.eos}  # llama.cpp has defaults
+        named = {f"{name}_token": engine.detokenize([i]) for name, i in ids.items() if i is not None and i >= 0}
+        return json_response(
+            {
+                "tokenizer_class": model.head.text("tokenizer.ggml.model"),
+                "chat_template": model.head.text("tokenizer.chat_template") or None,
+                "model_max_length": engine.slot.n_ctx,
+                "add_bos_token": model.adds_bos,
+                "add_eos_token": model.adds_eos,
+                **{f"{name}_token": None for name in kinds},
+                **named,
+            }
+        )
+
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
         slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
@@ -214,15 +235,30 @@ class Endpoints:
 def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     """POST /tokenize."""
     model = engine.slot.target
-    check_text(body.content, model, engine.slot.n_ctx, is_prompt=False)
-    tokens = model.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
+    if [body.content, body.prompt, body.messages].count(None) != 2:
+        raise ApiError(400, "send either content (llama-server's), prompt or messages (vLLM's)")
+    if body.messages is not None:
+        chat = ChatBody(messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs)
+        tokens = engine.tokenize(ChatPrompt.of(chat.conversation(), engine).text)
+    else:
+        text = body.content if body.content is not None else body.prompt or ""
+        adds = body.add_special if body.add_special_tokens is None else body.add_special_tokens
+        adds |= body.prompt is not None and body.add_special_tokens is None
+        check_text(text, model, engine.slot.n_ctx, is_prompt=False)
+        tokens = model.tokenize(text, add_bos=adds, parse_special=body.parse_special)
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
-    return json_response({"tokens": [pieces.get(token, token) for token in tokens]})
+    found: Json = {"tokens": [pieces.get(token, token) for token in tokens]}
+    if body.content is None:
+        words = [model.head.tokens[token].decode("utf-8", "replace") for token in tokens]
+        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx}
+        found |= {"token_strs": words if body.return_token_strs else None}
+    return json_response(found)
 
 
 def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
-    """POST /detokenize."""
-    return json_response({"content": engine.detokenize(engine.prompt_tokens(body.tokens))})
+    """POST /detokenize: `content` as in llama-server, `prompt` as in vLLM."""
+    text = engine.detokenize(engine.prompt_tokens(body.tokens))
+    return json_response({"content": text, "prompt": text})
 
 
 def count_tokens(body: MessagesBody, engine: Engine) -> Response:

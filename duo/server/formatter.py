@@ -23,6 +23,14 @@ class Formatter:
         self.wanted, self.text, self.model, self.model_name = wanted, text, model, model_name
         self.parser = AnswerParser(wanted.format)
 
+    def follow(self, other: "Formatter") -> None:
+        """Format the next choice of the same answer."""
+        raise NotImplementedError
+
+    def joined(self, documents: Sequence[Json]) -> Json:
+        """The document of all choices, of which this is the last."""
+        return documents[-1]
+
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
         raise NotImplementedError

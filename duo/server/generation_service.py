@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from itertools import count
 
@@ -79,26 +80,31 @@ class GenerationService:
         engine = self.engine
         if engine.n_texts > self.n_queue:
             raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
-        steps = AsyncSteps()
-        text = self._submit(engine, wanted, steps)
+        choices = _Choices(self, wanted)
+        steps = choices.begin()
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-            engine.cancel(text)
+            choices.cancel()
 
         watching = asyncio.create_task(watch())
         try:
-            formatter = self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
             found = await _collect(steps, only_first=bool(wanted.body.stream))
-            if not wanted.body.stream:  # there may be much to format
-                return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))
+            if not wanted.body.stream:
+                return await choices.whole(found)
         except BaseException:
-            engine.cancel(text)
+            choices.cancel()
             raise
         finally:
             watching.cancel()
-        return EventStream(_stream(found, steps, formatter), lambda: engine.cancel(text))
+        return EventStream(choices.stream(found, steps), choices.cancel)
+
+    def begin(self, wanted: GenerationRequest) -> tuple[TextRequest, AsyncSteps, Formatter]:
+        """Put a text into the queue. Raises DuoError."""
+        engine, steps = self.engine, AsyncSteps()
+        text = self._submit(engine, wanted, steps)
+        return text, steps, self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
 
     def _submit(self, engine: Engine, wanted: GenerationRequest, steps: AsyncSteps) -> TextRequest:
         def put(step: Step) -> None:
@@ -118,7 +124,7 @@ class GenerationService:
 
         slot = wanted.options.id_slot
         text = TextRequest(
-            wanted.prompt, wanted.config, put, drafting=wanted.drafting,
+            wanted.prompt.tokens, wanted.config, put, scored=[] if wanted.scores else None, drafting=wanted.drafting,
             reuses=wanted.options.cache_prompt is not False, slot=slot if slot is not None else -1,
         )  # fmt: skip
         number = self.unfinished[text] = next(self._numbers)
@@ -130,6 +136,63 @@ class GenerationService:
         for watcher in self.watchers:
             watcher(number, text)
         return text
+
+
+class _Choices:
+    """The choices of a request, written one after the other: each waits for its turn behind other clients' texts."""
+
+    def __init__(self, service: GenerationService, wanted: GenerationRequest) -> None:
+        self._service, self._engine = service, service.engine
+        self._rest, self._n = deque(wanted.choices()), len(wanted.prompts) * wanted.n
+        self._text: TextRequest | None = None
+        self._formatter: Formatter | None = None
+
+    def begin(self) -> AsyncSteps:
+        """Put the next one into the queue; there must be one. Raises DuoError."""
+        before = self._formatter
+        self._text, steps, self._formatter = self._service.begin(self._rest.popleft())
+        if before is not None:
+            self._formatter.follow(before)
+        return steps
+
+    def cancel(self) -> None:
+        """End all of them."""
+        self._rest.clear()
+        if self._text is not None:
+            self._engine.cancel(self._text)
+
+    async def whole(self, steps: list[Step]) -> Response:
+        """The response, from the `steps` of the first choice. Raises ApiError."""
+        documents = []
+        while True:
+            formatter, found = self._formatter, steps
+            assert formatter is not None
+            # There may be much to format.
+            documents.append(await anyio.to_thread.run_sync(lambda f=formatter, found=found: f.whole(found)))
+            if not self._rest:
+                return await anyio.to_thread.run_sync(lambda f=formatter: json_response(f.joined(documents)))
+            steps = await _collect(self.begin(), only_first=False)
+
+    async def stream(self, new: list[Step] | None, steps: AsyncSteps) -> AsyncIterator[bytes]:
+        """The response as server-sent events, from the first steps of the first choice."""
+        while True:
+            formatter = self._formatter
+            assert formatter is not None
+            yield encoded(formatter.begin())
+            try:
+                while new:
+                    if data := b"".join(encoded(formatter.push(step)) for step in new):
+                        yield data
+                    new = await steps.next()
+                yield encoded(formatter.end())
+                if not self._rest:
+                    break
+                steps = self.begin()
+                new = await steps.next()
+            except Exception as error:  # of the generation: the status has been sent already
+                yield encoded(formatter.fail(ApiError.of(error)))
+                break
+        yield formatter.last
 
 
 class EventStream(StreamingResponse):
@@ -160,22 +223,6 @@ async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
     except Exception as error:
         raise ApiError.of(error) from None
     return found
-
-
-async def _stream(first: list[Step], steps: AsyncSteps, formatter: Formatter) -> AsyncIterator[bytes]:
-    """The text as server-sent events, beginning with the `first` steps."""
-    yield encoded(formatter.begin())
-    new: list[Step] | None = first
-    try:
-        while new is not None:
-            if data := b"".join(encoded(formatter.push(step)) for step in new):
-                yield data
-            new = await steps.next()
-    except Exception as error:  # of the generation: the status has been sent already
-        yield encoded(formatter.fail(ApiError.of(error)))
-    else:
-        yield encoded(formatter.end())
-    yield formatter.last
 
 
 def encoded(events: Iterable[Event]) -> bytes:
