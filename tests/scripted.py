@@ -128,6 +128,8 @@ class ScriptedSlot:
         self.requests.append(request)
         metrics.n_prompt, request.began = len(prompt), time.perf_counter()
         request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)
+        if request.scored is not None:
+            request.scored = list(_logprobs(prompt[1:], request.config.n_logprobs))
         began = time.perf_counter()
         metrics.decoded(began, time.perf_counter(), len(prompt))
         ending = Ending(stop, self.target.piece, lambda token: token == EOS)

@@ -54,7 +54,7 @@ class ChatFormatter(Formatter):
         if len(documents) == 1:
             return documents[0]
         choices = [choice for document in documents for choice in document["choices"]]  # type: ignore[attr-defined]
-        return {**documents[-1], "choices": choices, "timings": None}
+        return {name: documents[-1][name] for name in (*self._head, "object", "usage")} | {"choices": choices}
 
     def _echo(self) -> str:
         """The prompt, if it is part of the text."""

@@ -146,11 +146,17 @@ def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
 
 def _prompts(given: str | list[int | str | list[int | str]], engine: Engine) -> list[Prompt]:
     """The prompts of a completion, as llama-server tells one from several. Raises ApiError or PromptError."""
-    if not isinstance(given, str) and not any(isinstance(part, int) for part in given):
-        if not 0 < len(given) <= MAX_CHOICES:
-            raise ApiError(400, f"prompt: there must be 1 to {MAX_CHOICES} prompts, not {len(given)}")
-        return [_prompt(one, engine) for one in given if not isinstance(one, int)]
-    return [_prompt([part for part in given if not isinstance(part, list)], engine)]
+    if isinstance(given, str):
+        return [_prompt(given, engine)]
+    several = [part for part in given if not isinstance(part, int)]
+    one = [part for part in given if not isinstance(part, list)]
+    if len(several) < len(given):
+        if len(one) < len(given):
+            raise ApiError(400, "prompt: a list has tokens and texts, or lists of those and texts")
+        return [_prompt(one, engine)]
+    if not 0 < len(several) <= MAX_CHOICES:
+        raise ApiError(400, f"prompt: there must be 1 to {MAX_CHOICES} prompts, not {len(several)}")
+    return [_prompt(each, engine) for each in several]
 
 
 def _prompt(given: str | list[int | str], engine: Engine) -> Prompt:

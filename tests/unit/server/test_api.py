@@ -51,7 +51,8 @@ def test_malformed_bodies_are_refused(client: TestClient, body: bytes) -> None:
 
 # Bounds of numbers are those of the options: see tests/unit/config.
 WRONG: dict[str, list[Any]] = {
-    "prompt": [None, 1, {}, [None], [[1]], [1.5], [True], [-1], [N_VOCAB], [2**64], ["a", "b"], []],
+    "prompt": [None, 1, {}, [None], [[[1]]], [1.5], [True], [-1], [N_VOCAB], [2**64], [],
+               [[]], [[9], []], ["a", [N_VOCAB]], [9, [9]], ["a"] * 129],
     "messages": [None, [], {}, "hello", [1], [{}], [{"content": "a"}], [{"role": 1, "content": "a"}], [user(1)],
                  [user([{"text": "a"}])], [user([{"type": "image_url"}])], [user("a")] * 4097,
                  [{"role": "assistant", "tool_calls": [{}]}]],
@@ -68,11 +69,12 @@ WRONG: dict[str, list[Any]] = {
                    [[1, 1]] * 1025, [["a" * 64, 1]] * 17, "1"],
     "stream": ["yes", 1],
     "stream_options": [1, {"include_usage": "yes"}],
-    "n": [0, 2, -1, 10**30, "1"],
+    "n": [0, 129, -1, 10**30, "1"],
+    "n_cmpl": [0, 129],
     "response_format": ["json", {"type": 5}, {"type": "xml"}],
     "grammar": [5, "x" * (2**18 + 1), " ", "a\0"],
     "json_schema": ["{}", [], {"type": "nonsense"}, {"$ref": "#/none"}, {"$ref": "https://192.0.2.1/schema"}],
-    "echo": [True, 1],
+    "echo": [1, "yes"],
     "tools": [{}, [1], [{"type": "function", "function": {"name": "now"}}]],
     "logprobs": [-1, 21, "yes"],
     "n_probs": [-1, 21, True],
@@ -82,7 +84,8 @@ SAID = {
     "messages": r"messages|supported|text",
     "max_completion_tokens": "max_(completion_)?tokens",
     "logit_bias": "logit_bias|no token",
-    "n": r"n must be 1|\$\.n",
+    "n": r"n must be 1 to 128|\$\.n",
+    "n_cmpl": "n must be 1 to 128",
     "json_schema": r"schema|ref",
 }
 
