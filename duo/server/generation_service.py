@@ -19,6 +19,7 @@ from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
+from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
@@ -163,15 +164,14 @@ class _Choices:
 
     async def whole(self, steps: list[Step]) -> Response:
         """The response, from the `steps` of the first choice. Raises ApiError."""
-        documents = []
-        while True:
-            formatter, found = self._formatter, steps
-            assert formatter is not None
+        documents = list[Json]()
+        while (formatter := self._formatter) is not None:
             # There may be much to format.
-            documents.append(await anyio.to_thread.run_sync(lambda f=formatter, found=found: f.whole(found)))
+            documents.append(await anyio.to_thread.run_sync(formatter.whole, steps))
             if not self._rest:
-                return await anyio.to_thread.run_sync(lambda f=formatter: json_response(f.joined(documents)))
+                break
             steps = await _collect(self.begin(), only_first=False)
+        return await anyio.to_thread.run_sync(json_response, formatter.joined(documents))
 
     async def stream(self, new: list[Step] | None, steps: AsyncSteps) -> AsyncIterator[bytes]:
         """The response as server-sent events, from the first steps of the first choice."""
