@@ -12,16 +12,7 @@ from duo.config.engine_config import (
     EngineConfig,
     split_endpoint,
 )
-from duo.config.model_config import (
-    ALL_LAYERS,
-    DEMO,
-    HUB,
-    ROWS,
-    SPLIT_MODES,
-    ContextConfig,
-    ModelConfig,
-    ThreadConfig,
-)
+from duo.config.model_config import ALL_LAYERS, DEMO, HUB, SPLIT_MODES, ContextConfig, ModelConfig, ThreadConfig
 from duo.config.text_config import (
     MAX_LOGIT,
     MAX_LOGPROBS,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from duo.config import LARGE_BATCH, ROWS
+from duo.config import LARGE_BATCH
+from duo.config.model_config import ROWS
 from duo.errors import RollbackError
 from duo.spec.types import Logits, TokenLogprobs, common_prefix
 

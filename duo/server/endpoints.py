@@ -151,19 +151,17 @@ class Endpoints:
     async def _tokenizer_info(self, _: Request) -> Response:
         """GET /tokenizer_info: as in vLLM, what a file tokenizer_config.json has."""
         engine, model = self._service.engine, self._service.engine.slot.target
-        kinds = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-        ids = {name: model.head.integer(f"tokenizer.ggml.{kind}_token_id") for name, kind in kinds.items()}
-        ids |= {"bos": model.bos, "eos": model.eos}  # llama.cpp has defaults
-        named = {f"{name}_token": engine.detokenize([i]) for name, i in ids.items() if i is not None and i >= 0}
+        ids = {name: model.head.integer(f"tokenizer.ggml.{name}_token_id") for name in ("padding", "unknown")}
+        ids = {"bos": model.bos, "eos": model.eos, "pad": ids["padding"], "unk": ids["unknown"]}
+        tokens = {name: None if i is None or i < 0 else engine.detokenize([i]) for name, i in ids.items()}
         return json_response(
-            {
+            {f"{name}_token": token for name, token in tokens.items()}
+            | {
                 "tokenizer_class": model.head.text("tokenizer.ggml.model"),
                 "chat_template": model.head.text("tokenizer.chat_template") or None,
                 "model_max_length": engine.slot.n_ctx,
                 "add_bos_token": model.adds_bos,
                 "add_eos_token": model.adds_eos,
-                **{f"{name}_token": None for name in kinds},
-                **named,
             }
         )
 
@@ -242,8 +240,7 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
         tokens = engine.tokenize(ChatPrompt.of(chat.conversation(), engine).text)
     else:
         text = body.content if body.content is not None else body.prompt or ""
-        adds = body.add_special if body.add_special_tokens is None else body.add_special_tokens
-        adds |= body.prompt is not None and body.add_special_tokens is None
+        adds = body.add_special if body.content is not None else body.add_special_tokens is not False
         check_text(text, model, engine.slot.n_ctx, is_prompt=False)
         tokens = model.tokenize(text, add_bos=adds, parse_special=body.parse_special)
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}

@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -144,30 +144,24 @@ def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
     return Drafting(name, asked.lookup, body.speculative_n_max if asked.n_draft is None else asked.n_draft)
 
 
-def _prompts(given: str | list[int | str | list[int | str]], engine: Engine) -> list[Prompt]:
+def _prompts(given: str | list[Any], engine: Engine) -> list[Prompt]:
     """The prompts of a completion, as llama-server tells one from several. Raises ApiError or PromptError."""
-    if isinstance(given, str):
-        return [_prompt(given, engine)]
-    several = [part for part in given if not isinstance(part, int)]
-    one = [part for part in given if not isinstance(part, list)]
-    if len(several) < len(given):
-        if len(one) < len(given):
-            raise ApiError(400, "prompt: a list has tokens and texts, or lists of those and texts")
-        return [_prompt(one, engine)]
+    is_one = isinstance(given, str) or any(isinstance(part, int) for part in given)
+    several = [given] if is_one else given
     if not 0 < len(several) <= MAX_CHOICES:
         raise ApiError(400, f"prompt: there must be 1 to {MAX_CHOICES} prompts, not {len(several)}")
-    return [_prompt(each, engine) for each in several]
+    return [_prompt(one, engine) for one in several]
 
 
-def _prompt(given: str | list[int | str], engine: Engine) -> Prompt:
+def _prompt(given: str | list[Any], engine: Engine) -> Prompt:
     """One of them: a text, or tokens and texts."""
     model, tokens = engine.slot.target, list[int]()
     for i, part in enumerate([given] if isinstance(given, str) else given):
+        if isinstance(part, list):
+            raise ApiError(400, "prompt: a list has tokens and texts, or several prompts")
         if isinstance(part, str):
             check_text(part, model, engine.slot.n_ctx)
-            tokens += model.tokenize(part, add_bos=not i)
-        else:
-            tokens.append(part)
+        tokens += model.tokenize(part, add_bos=not i) if isinstance(part, str) else [part]
     if not tokens:
         raise PromptError("the prompt has no tokens")
     return Prompt(engine.prompt_tokens(tokens), given if isinstance(given, str) else None)

@@ -144,7 +144,7 @@ class _Choices:
 
     def __init__(self, service: GenerationService, wanted: GenerationRequest) -> None:
         self._service, self._engine = service, service.engine
-        self._rest, self._n = deque(wanted.choices()), len(wanted.prompts) * wanted.n
+        self._rest = deque(wanted.choices())
         self._text: TextRequest | None = None
         self._formatter: Formatter | None = None
 
