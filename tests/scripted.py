@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 from duo.config import EngineConfig
@@ -48,6 +49,7 @@ class ScriptedModel:
     quantisation = "F16"
     description = "scripted 12K F16"
     bos, eos = BOS, -1
+    head = SimpleNamespace(tokens=[b"<%d>" % token for token in range(N_VOCAB)])
 
     def n_unknown(self, text: str) -> int:
         return 0

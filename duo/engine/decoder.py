@@ -97,8 +97,8 @@ class Cache:
         n = common_prefix(self._tokens[: self.context.n_past], text[:-1])
         n_scored = max(0, n - 1)  # the next token is another one
         if n_top is not None:
-            # Only whole batches, so that logprobs do not depend on what was in the cache.
-            known, size = self.scored[:n_scored], score_size(self.context)
+            # Only whole batches, so that logprobs do not depend on what was in the cache; none if they would.
+            known, size = self.scored[:n_scored] if self.savable is not None else [], score_size(self.context)
             n = n_scored = len(known) // size * size if known and len(known[0].top) == n_top else 0
             self._n_large = 0
         elif self.exact:

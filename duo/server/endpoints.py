@@ -246,9 +246,9 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
     found: Json = {"tokens": [pieces.get(token, token) for token in tokens]}
     if body.content is None:
-        words = [model.head.tokens[token].decode("utf-8", "replace") for token in tokens]
-        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx}
-        found |= {"token_strs": words if body.return_token_strs else None}
+        shown = tokens if body.return_token_strs else []
+        words = [model.head.tokens[token].decode("utf-8", "replace") for token in shown]
+        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx, "token_strs": words if shown else None}
     return json_response(found)
 
 

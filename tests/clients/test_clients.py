@@ -142,10 +142,10 @@ def test_lm_eval_finds_the_log_likelihoods_of_the_engine(
     (command,) = re.findall(r"^lm_eval (--model (?:.*\\\n)*.*)$", LEAD.read_text(encoding="utf-8"), re.M)
     command = command.replace("\\\n", "").replace("localhost:5555", f"127.0.0.1:{lead.port}")
     command = re.sub("max_length=[0-9]+", f"max_length={n_most}{options}", command)
-    command = re.sub("--tasks [^ ]+", "--tasks duo_choices,duo_perplexity", command)
+    command = re.sub("--tasks [^ ]+", "--tasks duo_choices,duo_perplexity,duo_generation", command)
     shutil.copytree(TASKS, tmp_path, dirs_exist_ok=True)
     said = run("lm_eval", *shlex.split(command), "--include_path", ".", "--output_path", "out", "--log_samples")
-    assert said.count("|duo_") == 2
+    assert said.count("|duo_") == 3
 
     def tokens(text: str) -> list[int]:
         return engine.tokenize(text, add_bos=False)
@@ -162,3 +162,7 @@ def test_lm_eval_finds_the_log_likelihoods_of_the_engine(
         cut = windows(text, engine.slot.target.bos, n_most - 2)
         expected = sum(one.logprob for window, n in cut for one in engine.score(window)[-n:])
         assert float(found) == pytest.approx(expected, abs=1e-4)
+    for sample in samples(tmp_path, "duo_generation"):
+        ((found,),) = sample["resps"]
+        written = engine.generate(sample["arguments"]["gen_args_0"]["arg_0"], max_tokens=8, stop=[".", "\n"])
+        assert found == written.text

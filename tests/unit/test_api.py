@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import duo
 import duo.llama.vocabulary
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.request import generation_config
-from tests.gguf_files import N_CTX_TRAIN, tiny_llama
+from tests.gguf_files import N_CTX_TRAIN, tiny_gemma, tiny_hybrid, tiny_llama, tiny_qwen35
 from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of
 
 MESSAGES = [{"role": "user", "content": "the cat"}]
@@ -203,11 +204,16 @@ def test_the_scores_of_a_text_are_the_logprobs_that_it_was_written_with(tiny: du
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_scores_do_not_depend_on_what_is_in_the_cache(tmp_path: Path, exact: bool) -> None:
+@pytest.mark.parametrize(
+    "make", [tiny_llama, partial(tiny_gemma, window=16), tiny_hybrid, partial(tiny_qwen35, mtp=True)]
+)
+def test_scores_do_not_depend_on_what_is_in_the_cache(
+    tmp_path: Path, make: Callable[[Path], Path], exact: bool
+) -> None:
     n = 150
     one, other = list(range(3, n + 3)), list(range(3, 103)) + [7] * (n - 100)
     options: Any = {"exact": exact, "n_threads": 1, "n_ctx": 256, "profile": False, "lookup": "off"}
-    with duo.load(tiny_llama(tmp_path / "tiny.gguf"), **options) as llm:
+    with duo.load(make(tmp_path / "tiny.gguf"), **options) as llm:
         alone = {logprobs: llm.score(one, logprobs) for logprobs in (0, 2)}
         text = llm.generate(one, max_tokens=20, ignore_eos=True).tokens
         for before in ([one], [other], [other, one], [one[:97]], [one, other]):

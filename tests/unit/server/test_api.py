@@ -115,6 +115,40 @@ def test_a_prompt_is_a_text_a_list_of_one_or_tokens(client: TestClient, slot: Sc
     assert slot.requests[-1].prompt == [BOS, *tokens_of("a b")]
 
 
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"content": "ab"}, tokens_of("ab")),
+        ({"content": "ab", "add_special": True, "add_special_tokens": False}, [BOS, *tokens_of("ab")]),
+        ({"prompt": "ab"}, [BOS, *tokens_of("ab")]),
+        ({"prompt": "ab", "add_special_tokens": False, "add_special": True}, tokens_of("ab")),
+        ({"prompt": ""}, [BOS]),
+        ({"messages": [user("a")]}, [BOS, *tokens_of("<user>a<assistant>")]),
+    ],
+)
+def test_tokenize_takes_the_fields_of_llama_server_and_of_vllm(
+    client: TestClient, fields: dict[str, Any], tokens: list[int]
+) -> None:
+    found = client.post("/tokenize", json=fields).json()
+    more = {} if "content" in fields else {"count": len(tokens), "max_model_len": N_CTX, "token_strs": None}
+    assert found == {"tokens": tokens, **more}
+    back = client.post("/detokenize", json={"model": "default", "tokens": tokens}).json()
+    assert back["content"] == back["prompt"] == ScriptedModel().spelling(tokens).decode()
+
+
+def test_what_is_to_be_tokenised_must_be_clear(client: TestClient) -> None:
+    asked: list[Any] = [
+        {},
+        {"content": None},
+        {"content": "a", "prompt": "a"},
+        {"prompt": "a", "messages": [user("a")]},
+    ]
+    for fields in asked:
+        assert_error(client.post("/tokenize", json=fields), 400, r"^send either content .*, prompt or messages")
+    for fields in ({"prompt": ["a"]}, {"messages": []}, {"prompt": "a", "add_special_tokens": 1}):
+        assert_error(client.post("/tokenize", json=fields), 400)
+
+
 # What is asked of the engine
 
 SCHEMA = {"type": "object", "properties": {"ripe": {"type": "boolean"}}}
