@@ -82,7 +82,6 @@ class GenerationService:
         if engine.n_texts > self.n_queue:
             raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
         choices = _Choices(self, wanted)
-        steps = choices.begin()
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
@@ -91,15 +90,15 @@ class GenerationService:
 
         watching = asyncio.create_task(watch())
         try:
-            found = await _collect(steps, only_first=bool(wanted.body.stream))
             if not wanted.body.stream:
-                return await choices.whole(found)
+                return await choices.whole()
+            first = await _collect(choices.steps, only_first=True)
         except BaseException:
             choices.cancel()
             raise
         finally:
             watching.cancel()
-        return EventStream(choices.stream(found, steps), choices.cancel)
+        return EventStream(choices.stream(first), choices.cancel)
 
     def begin(self, wanted: GenerationRequest) -> tuple[TextRequest, AsyncSteps, Formatter]:
         """Put a text into the queue. Raises DuoError."""
@@ -143,56 +142,53 @@ class _Choices:
     """The choices of a request, written one after the other: each waits for its turn behind other clients' texts."""
 
     def __init__(self, service: GenerationService, wanted: GenerationRequest) -> None:
-        self._service, self._engine = service, service.engine
-        self._rest = deque(wanted.choices())
-        self._text: TextRequest | None = None
-        self._formatter: Formatter | None = None
+        """Puts the first one into the queue. Raises DuoError."""
+        first, *rest = wanted.choices()
+        self._service, self._rest, self._engine = service, deque(rest), service.engine
+        self._text, self.steps, self._formatter = service.begin(first)
 
-    def begin(self) -> AsyncSteps:
-        """Put the next one into the queue; there must be one. Raises DuoError."""
+    def _begin_next(self) -> bool:
+        """Put the next one into the queue, if there is one. Raises DuoError."""
+        if not self._rest:
+            return False
         before = self._formatter
-        self._text, steps, self._formatter = self._service.begin(self._rest.popleft())
-        if before is not None:
-            self._formatter.follow(before)
-        return steps
+        self._text, self.steps, self._formatter = self._service.begin(self._rest.popleft())
+        self._formatter.follow(before)
+        return True
 
     def cancel(self) -> None:
         """End all of them."""
         self._rest.clear()
-        if self._text is not None:
-            self._engine.cancel(self._text)
+        self._engine.cancel(self._text)
 
-    async def whole(self, steps: list[Step]) -> Response:
-        """The response, from the `steps` of the first choice. Raises ApiError."""
-        documents = list[Json]()
-        while (formatter := self._formatter) is not None:
+    async def whole(self) -> Response:
+        """The response. Raises ApiError."""
+        documents, more = list[Json](), True
+        while more:
+            found = await _collect(self.steps, only_first=False)
             # There may be much to format.
-            documents.append(await anyio.to_thread.run_sync(formatter.whole, steps))
-            if not self._rest:
-                break
-            steps = await _collect(self.begin(), only_first=False)
-        return await anyio.to_thread.run_sync(json_response, formatter.joined(documents))
+            documents.append(await anyio.to_thread.run_sync(self._formatter.whole, found))
+            more = self._begin_next()
+        return await anyio.to_thread.run_sync(json_response, self._formatter.joined(documents))
 
-    async def stream(self, new: list[Step] | None, steps: AsyncSteps) -> AsyncIterator[bytes]:
+    async def stream(self, new: list[Step] | None) -> AsyncIterator[bytes]:
         """The response as server-sent events, from the first steps of the first choice."""
-        while True:
+        more = True
+        while more:
             formatter = self._formatter
-            assert formatter is not None
             yield encoded(formatter.begin())
             try:
                 while new:
                     if data := b"".join(encoded(formatter.push(step)) for step in new):
                         yield data
-                    new = await steps.next()
+                    new = await self.steps.next()
                 yield encoded(formatter.end())
-                if not self._rest:
-                    break
-                steps = self.begin()
-                new = await steps.next()
+                if more := self._begin_next():
+                    new = await self.steps.next()
             except Exception as error:  # of the generation: the status has been sent already
                 yield encoded(formatter.fail(ApiError.of(error)))
-                break
-        yield formatter.last
+                more = False
+        yield self._formatter.last
 
 
 class EventStream(StreamingResponse):
