@@ -21,6 +21,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := build/clients/venv
+LM_EVAL := build/clients/lm-eval
 # Other options of llama.cpp's build: make clean, then make CMAKE_ARGS=-DGGML_CUDA=on demo. pip's wheel cache does not
 # ask how a wheel was built, so these are built afresh.
 FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
@@ -42,16 +43,18 @@ demo: $(VENV)/ready
 test: $(VENV)/ready-dev
 	$(BIN)/pytest -n 3 --dist worksteal tests/unit tests/process
 
-test-slow: $(VENV)/ready-dev $(CLIENTS)/ready
+test-slow: $(VENV)/ready-dev $(CLIENTS)/ready $(LM_EVAL)/ready
 	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz tests/attacks tests/clients tests/browser
 
 # Programs that talk to a lead, apart from the development environment: they need releases of their own of its packages.
 # The pip of Python 3.11 takes longer than a quarter of an hour to choose among these, so it is upgraded first.
 $(CLIENTS)/ready: tests/clients/requirements.txt
-	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
-	@echo "Installing clients of the API, which takes a minute or two."
-	$(CLIENTS)/bin/python -m pip install --quiet --upgrade pip
-	$(CLIENTS)/bin/python -m pip install --quiet -r $<
+$(LM_EVAL)/ready: tests/clients/lm-eval/requirements.txt
+$(CLIENTS)/ready $(LM_EVAL)/ready:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@echo "Installing clients of the API in $(@D), which takes a minute or two."
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet -r $<
 	touch $@
 
 VULKAN := build/vulkan/venv

@@ -39,7 +39,6 @@ class ScriptedModel:
     """What the server asks of a Model. Its tokens are bytes."""
 
     chat_template = tool_template = ChatTemplate(TEMPLATE)
-    head = SimpleNamespace(text=lambda key: "")
     path = Path("scripted.gguf")
     n_vocab = N_VOCAB
     n_ctx_train = 2048
@@ -50,6 +49,7 @@ class ScriptedModel:
     quantisation = "F16"
     description = "scripted 12K F16"
     bos, eos = BOS, -1
+    head = SimpleNamespace(tokens=[b"<%d>" % token for token in range(N_VOCAB)], text=lambda key: "")
 
     def n_unknown(self, text: str) -> int:
         return 0
@@ -131,6 +131,8 @@ class ScriptedSlot:
         self.requests.append(request)
         metrics.n_prompt, request.began = len(prompt), time.perf_counter()
         request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)
+        if request.scored is not None:
+            request.scored = list(_logprobs(prompt[1:], request.config.n_logprobs))
         began = time.perf_counter()
         metrics.decoded(began, time.perf_counter(), len(prompt))
         ending = Ending(stop, self.target.piece, lambda token: token == EOS)

@@ -13,6 +13,7 @@ from duo.errors import UsageError
 DEMO = "demo"  # the name of the demo pair
 HUB = "hf://"  # prefix of the name of a model on Hugging Face
 ALL_LAYERS = -1
+ROWS = 32  # of logits: that every context has memory for, or a multiple
 SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
 
 
@@ -70,7 +71,7 @@ class ContextConfig:
     @property
     def n_reserved(self) -> int:
         """Rows of logits that are reserved: other numbers make prompts slower (benchmarks/NOTES.md)."""
-        return -(-self.n_outputs_max // 32) * 32
+        return -(-self.n_outputs_max // ROWS) * ROWS
 
 
 @dataclass(frozen=True, slots=True)

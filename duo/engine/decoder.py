@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from duo.config import LARGE_BATCH
+from duo.config.model_config import ROWS
 from duo.errors import RollbackError
-from duo.spec.types import Logits, common_prefix
+from duo.spec.types import Logits, TokenLogprobs, common_prefix
 
 SavedState = Any  # of the context's: what it takes back, with its size as `nbytes`
 
@@ -83,24 +84,34 @@ class Cache:
     exact: bool = False  # keep only what a new context would read in batches of the same kind: see kept_exactly()
     n_prompt: int = 0  # of the tokens; the others are those that were written
     is_copied: bool = False  # whether there is a copy of what it holds
+    # Logprobs of its tokens from the second on, as far as it was read in batches of score_size()
+    scored: list[TokenLogprobs] = field(default_factory=list)
     _tokens: Sequence[int] = ()
     _n_large: int = 0  # of them were read in large batches, if `exact`
 
-    def begin(self, text: Sequence[int]) -> int:
+    def begin(self, text: Sequence[int], n_top: int | None = None) -> int:
         """Keep the longest common prefix with `text`, without its last token, and return its length.
 
-        Clears the cache if it cannot be rolled back that far. Raises RollbackError if even that fails.
+        `n_top`: only if `scored` has the tokens in it, each with so many likely ones. Clears the cache if it cannot be
+        rolled back that far. Raises RollbackError if even that fails.
         """
         n = common_prefix(self._tokens[: self.context.n_past], text[:-1])
-        if self.exact:
+        n_scored = max(0, n - 1)  # the next token is another one
+        if n_top is not None:
+            # Only whole batches, so that logprobs do not depend on what was in the cache; none if they would.
+            known, size = self.scored[:n_scored] if self.savable is not None else [], score_size(self.context)
+            n = n_scored = len(known) // size * size if known and len(known[0].top) == n_top else 0
+            self._n_large = 0
+        elif self.exact:
             n = kept_exactly(n, self._n_large, len(text), self.context.n_batch)
             self._n_large = n_read_in_large_batches(len(text), self.context.n_batch)
         self._tokens = ()
         try:
             self.context.rollback(n)
         except RollbackError:
-            n = 0
+            n = n_scored = 0
             self.context.rollback(0)
+        self.scored = self.scored[:n_scored]
         return n
 
     def end(self, tokens: Sequence[int], n_prompt: int = 0) -> None:
@@ -139,7 +150,7 @@ class Cache:
     def clear(self) -> None:
         """Hold nothing."""
         self.context.rollback(0)
-        self._tokens, self.n_prompt, self._n_large, self.is_copied = (), 0, 0, False
+        self._tokens, self.n_prompt, self._n_large, self.is_copied, self.scored = (), 0, 0, False, []
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,11 @@ class SavedCache:
     def n_bytes(self) -> int:
         """Its size in memory."""
         return self.state.nbytes if self.state is not None else 0
+
+
+def score_size(decoder: Decoder) -> int:
+    """Tokens of a batch that returns a row for each."""
+    return min(decoder.n_batch, ROWS)
 
 
 def n_read_in_large_batches(n_prompt: int, n_batch: int) -> int:

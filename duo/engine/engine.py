@@ -21,11 +21,20 @@ from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
-from duo.errors import BusyError, ClosedError, DecodeError, DeviceError, DuoError, ModelError, PromptError
+from duo.errors import (
+    BusyError,
+    ClosedError,
+    DecodeAborted,
+    DecodeError,
+    DeviceError,
+    DuoError,
+    ModelError,
+    PromptError,
+)
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
-from duo.spec.types import Step
+from duo.spec.types import Step, TokenLogprobs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -121,6 +130,20 @@ class Engine:
         finally:
             self.cancel(request)
 
+    def score(self, prompt: str | Sequence[int], logprobs: int = 0) -> tuple[TokenLogprobs, ...]:
+        """The logprob of each token of `prompt` after the first, given those before it.
+
+        `logprobs`: how many of the most likely tokens in its place come with each, 0 to 20. Their sum is the text's
+        log-likelihood. Raises what generate() does, and DecodeAborted if it is interrupted.
+        """
+        tokens = self.prompt_tokens(prompt)
+        stream = self.start(tokens, generation_config(max_tokens=0, logprobs=logprobs), scores=True)
+        stream.completion()
+        found = tuple(stream.request.scored or ())
+        if len(found) < len(tokens) - 1:
+            raise DecodeAborted("the prompt was not read to its end: score() was interrupted")
+        return found
+
     def interrupt(self) -> None:
         """End the running generation, but not those in the queue. From any thread."""
         self._writer.interrupt()
@@ -184,10 +207,12 @@ class Engine:
         sources: Sources | None = None,
         metrics: Metrics | None = None,
         on_prompt: Callable[[int], None] = lambda _: None,
+        scores: bool = False,
     ) -> Stream:
-        """Generate after token ids: see submit()."""
+        """Generate after token ids: see submit(). `scores`: with logprobs of the prompt's tokens."""
         items = InterruptibleQueue[Step]()
         request = TextRequest(prompt, config, items.put, on_prompt, metrics or Metrics(), sources)
+        request.scored = [] if scores else None
         stream = Stream(request, items, self.cancel)
         self.submit(request, items.end)
         return stream

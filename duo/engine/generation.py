@@ -8,7 +8,7 @@ from typing import Protocol
 
 from duo.config import DraftConfig, ThreadConfig
 from duo.engine.cores import within
-from duo.engine.decoder import Decoder
+from duo.engine.decoder import Decoder, score_size
 from duo.engine.draft import Draft, DraftRequest, Source
 from duo.engine.free_cores import CoresInUse
 from duo.engine.statistics import StepRecord
@@ -20,7 +20,7 @@ from duo.spec.constants import DEFAULT
 from duo.spec.policy import StepCost
 from duo.spec.sampling import logprobs
 from duo.spec.schedule import Schedule
-from duo.spec.types import Guess, Logits, Origin, Step
+from duo.spec.types import Guess, Logits, Origin, Step, TokenLogprobs
 from duo.spec.verify import Verifier
 
 
@@ -92,6 +92,7 @@ class Generation:
     on_prompt: Callable[[int], None] = lambda _: None  # called after each batch of the prefill with the tokens so far
     n_logprobs: int | None = None  # see GenerationConfig
     cores: CoresInUse = field(default_factory=lambda: CoresInUse(follows=False))  # they limit the threads
+    scored: list[TokenLogprobs] | None = None  # is added those of the prompt's tokens; None: they are not wanted
 
     def __post_init__(self) -> None:
         request = self.request
@@ -243,10 +244,17 @@ class Generation:
         return added
 
     def _prefill(self, stop: threading.Event) -> None:
-        """Decode the prompt except for its last batch, which is part of the first step."""
-        target, prompt = self.target, self.session.accepted
-        while len(prompt) - target.n_past > target.n_batch and not stop.is_set():
-            self._decode(prompt[target.n_past : target.n_past + target.n_batch], 0)
+        """Decode the prompt except for its last batch, which is part of the first step; if scored, its last token."""
+        target, prompt, scored = self.target, self.session.accepted, self.scored
+        while not stop.is_set():
+            n_past, n_left, n = target.n_past, len(prompt) - target.n_past, target.n_batch
+            if scored is not None:
+                n = min(score_size(target), n_left - 1)
+            if not n or n_left <= n:
+                return
+            logits, _ = self._decode(prompt[n_past : n_past + n], 0 if scored is None else n)
+            if scored is not None:
+                scored += logprobs(logits, prompt[n_past + 1 :], self.n_logprobs or 0)
             self._follow_cores()
             self.on_prompt(target.n_past)
 

@@ -17,7 +17,7 @@ from duo.errors import UsageError
 from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
 from duo.spec.sampling import Guesser, chooser, without
-from duo.spec.types import Step
+from duo.spec.types import Step, TokenLogprobs
 from duo.spec.verify import Matching, Proposer, Rejection, Verifier
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class TextRequest:
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     client: Hashable = None  # clients take turns
     slot: int = -1  # whose text it continues; -1: of which it has most
+    # Logprobs of the prompt's tokens from the second on, each with `config.n_logprobs` likely ones; None: not wanted
+    scored: list[TokenLogprobs] | None = None
     began: float = 0.0  # when it was first its turn; 0: it still waits
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written

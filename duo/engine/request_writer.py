@@ -131,13 +131,16 @@ class RequestWriter:
         request.slot = slot.saved.here  # where it is now
         if not request.reuses:
             cache.clear()
-        request.n_cached = cache.begin(request.prompt)
+        request.n_cached = cache.begin(request.prompt, None if request.scored is None else config.n_logprobs or 0)
+        if request.scored is not None:
+            request.scored = cache.scored
         session = Session(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
         ending = Ending(config.stop, target.piece, target.is_end)
         text = DraftRequest(session, ending, request.metrics, guesser, config.sampling, banned, config.mode)
         return Generation(
-            cache.context, text, verifier, slot.threads, sources, request.on_prompt, config.n_logprobs, slot.cores
-        )
+            cache.context, text, verifier, slot.threads, sources, request.on_prompt, config.n_logprobs, slot.cores,
+            request.scored,
+        )  # fmt: skip
 
     def _sources(self, asked: Drafting, *, is_rejection: bool) -> Sources:
         slot = self._slot

@@ -13,6 +13,7 @@ from duo.server.schemas import FormFields, ToolSchema
 
 MAX_BIASED = 1024  # tokens with a logit_bias
 MAX_TOKENS = 2**20  # in one request
+MAX_CHOICES = 128  # of one request: prompts × n
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_CANDIDATES)]
 LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
@@ -79,6 +80,7 @@ class TextBody(SharedFields):
     logit_bias: LogitBias | None = None
     stream_options: _StreamOptions | None = None
     n: int | None = None
+    n_cmpl: int | None = None  # llama-server's name for it
     ignore_eos: bool | None = None
     n_probs: LogprobCount | None = None
     functions: list[msgspec.Raw] | None = None
@@ -190,7 +192,8 @@ class ChatBody(TextBody):
 class CompletionBody(TextBody, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)]
+    # A text or tokens, or a list of those; llama-server also takes texts among the tokens.
+    prompt: str | Annotated[list[int | str | list[int | str]], msgspec.Meta(max_length=MAX_TOKENS)]
     tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
 
@@ -213,15 +216,23 @@ class PropsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TokenizeBody(msgspec.Struct):
-    """POST /tokenize."""
+    """POST /tokenize: llama-server's fields, or vLLM's for a prompt or a chat."""
 
-    content: str
+    content: str | None = None
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=4096)] | None = None
+    tools: Annotated[list[Tool], msgspec.Meta(max_length=256)] | None = None
+    chat_template_kwargs: Json | None = None
+    add_special_tokens: bool | None = None  # for a prompt; true if it is not given, as there
+    return_token_strs: bool | None = None
+    model: str | None = None
 
 
 class DetokenizeBody(msgspec.Struct):
     """POST /detokenize."""
 
     tokens: Annotated[list[int], msgspec.Meta(max_length=MAX_TOKENS)]
+    model: str | None = None

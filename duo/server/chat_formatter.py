@@ -1,6 +1,7 @@
 """ChatFormatter: a text as the JSON of OpenAI's chats and completions, whole or in the chunks of a stream."""
 
 import codecs
+import math
 import secrets
 import time
 from collections import deque
@@ -38,11 +39,37 @@ class ChatFormatter(Formatter):
         self._sources: list[str] = []  # of each character: the draft, the lookup, or the target itself
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
+        self._before = 0, 0, 0, 0  # counts of the choices before this one
+        self._echoes = bool(self._body.echo)
         duo = wanted.options.duo
         self._marks = duo.sources if isinstance(duo, DuoOptions) else bool(duo)  # whether chunks tell sources
 
+    def follow(self, other: Formatter) -> None:
+        """See Formatter."""
+        assert isinstance(other, ChatFormatter)
+        self._head, self._before = other._head, other._totals
+
+    def joined(self, documents: Sequence[Json]) -> Json:
+        """See Formatter."""
+        if len(documents) == 1:
+            return documents[0]
+        choices = [choice for document in documents for choice in document["choices"]]  # type: ignore[attr-defined]
+        return {name: documents[-1][name] for name in (*self._head, "object", "usage")} | {"choices": choices}
+
+    def _echo(self) -> str:
+        """The prompt, if it is part of the text."""
+        if not self._echoes:
+            return ""
+        text = self.wanted.prompt.text
+        if text is None:
+            text = self.model.spelling(self.text.prompt).decode("utf-8", "replace")
+        if self.text.scored is not None:
+            self._logprobs.echo(self.text.prompt, self.text.scored, text)
+        return text
+
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
+        echo = self._echo()
         for step in steps:
             self._logprobs.push(step)
         parts = self.parts(steps)
@@ -52,7 +79,7 @@ class ChatFormatter(Formatter):
         message: Json = {"role": "assistant", "content": None if calls and not content else content}
         message |= {"reasoning_content": reasoning} if reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
-        answer: Json = {"message": message} if self._is_chat else {"text": content}
+        answer: Json = {"message": message} if self._is_chat else {"text": echo + content}
         document = self._document(answer, self._finish_reason(), kind="chat.completion")
         return document | {"usage": self._usage(), "timings": self.timings()} | self.used
 
@@ -60,6 +87,8 @@ class ChatFormatter(Formatter):
         """See Formatter."""
         if self._is_chat:
             yield "", self._chunk({"role": "assistant", "content": ""})
+        elif echo := self._echo():
+            yield "", self._chunk({"content": echo})
 
     def push(self, step: Step) -> Iterable[Event]:
         """See Formatter."""
@@ -81,12 +110,14 @@ class ChatFormatter(Formatter):
         yield from super().end()
         yield "", self._chunk({}, self._finish_reason()) | {"timings": self.timings()} | self.used
         options = self._body.stream_options
-        if options is not None and options.include_usage:
+        is_last = self.wanted.index + 1 == len(self.wanted.prompts) * self.wanted.n
+        if is_last and options is not None and options.include_usage:
             yield "", self._document(None) | {"usage": self._usage()}
 
     def _document(self, answer: Json | None, finish: str | None = None, kind: str = "chat.completion.chunk") -> Json:
         """A whole answer, or a chunk of it with the logprobs since the last one."""
-        choice = {"index": 0, **(answer or {}), "logprobs": self._logprobs.take(), "finish_reason": finish}
+        logprobs = self._logprobs.take(all_left=self._echoes and finish is not None)
+        choice = {"index": self.wanted.index, **(answer or {}), "logprobs": logprobs, "finish_reason": finish}
         kind = kind if self._is_chat else "text_completion"
         return {**self._head, "object": kind, "choices": [choice] if answer is not None else []}
 
@@ -115,10 +146,19 @@ class ChatFormatter(Formatter):
             return "length"
         return "tool_calls" if self._n_calls else "stop"
 
-    def _usage(self) -> Json:
+    @property
+    def _totals(self) -> tuple[int, int, int, int]:
+        """The counts of all choices so far, each prompt once, and the tokens of thoughts among them."""
         n_prompt, n_cached, n_text = self.counts
+        is_first = not self.wanted.index % self.wanted.n
+        new = is_first * n_prompt, is_first * n_cached, n_text, self.n_reasoning
+        prompts, cached, texts, thoughts = map(sum, zip(self._before, new, strict=True))
+        return prompts, cached, texts, thoughts
+
+    def _usage(self) -> Json:
+        n_prompt, n_cached, n_text, n_reasoning = self._totals
         thinks = self.wanted.format.thinks is not None
-        details: Json = {"completion_tokens_details": {"reasoning_tokens": self.n_reasoning}} if thinks else {}
+        details: Json = {"completion_tokens_details": {"reasoning_tokens": n_reasoning}} if thinks else {}
         return details | {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_text,
@@ -128,28 +168,40 @@ class ChatFormatter(Formatter):
 
 
 class LogprobsFormatter:
-    """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string."""
+    """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string.
+
+    With an echo: of all tokens of the prompt and the answer.
+    """
 
     def __init__(self, model: Model, *, chat: bool, no_bytes: list[int] | None = None) -> None:
         """`chat`: the JSON of a chat, otherwise that of a completion. `no_bytes`: those of a token without text."""
         self._model = model
         self._is_chat, self._no_bytes = chat, no_bytes
-        self._waiting: deque[TokenLogprobs] = deque()
+        self._waiting: deque[tuple[TokenLogprobs, bytes]] = deque()  # with what each adds to the text
         self._n_left = 0  # bytes of the text so far from the first of `waiting` on
         self._n_characters = 0  # complete characters before it
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, step: Step) -> None:
         """The next step of the text, also one that shows nothing."""
-        self._waiting += step.logprobs
+        self._waiting += [(one, self._model.piece(one.token)) for one in step.logprobs]
         self._n_left += sum(map(len, step.pieces))
 
-    def take(self) -> Json | None:
+    def echo(self, prompt: Sequence[int], scored: Sequence[TokenLogprobs], text: str) -> None:
+        """The text begins with that of the prompt, of which all tokens but the first have logprobs."""
+        pieces = [self._model.spelling([token]) for token in prompt]
+        n_more = len(b"".join(pieces)) - len(text.encode())  # BOS, or a space that the tokenizer has added
+        for one, piece in zip((TokenLogprobs(prompt[0], math.nan, ()), *scored), pieces, strict=False):
+            self._waiting.append((one, piece[max(0, n_more) :]))
+            n_more -= len(piece)
+        self._n_left += len(text.encode())
+
+    def take(self, *, all_left: bool = False) -> Json | None:
         """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown, if any.
 
-        A completion's `text_offset` counts the characters of the answer.
+        `all_left`: also of those that show nothing. A completion's `text_offset` counts the characters of its text.
         """
-        if not (found := self.entries()):
+        if not (found := self.entries(all_left=all_left)):
             return None
         if self._is_chat:
             return {"content": [one for _, one in found], "refusal": None}
@@ -158,18 +210,20 @@ class LogprobsFormatter:
         return {
             "tokens": [one["token"] for _, one in found],
             "token_logprobs": [one["logprob"] for _, one in found],
-            "top_logprobs": [{one["token"]: one["logprob"] for one in entries} for entries in ascending],
+            "top_logprobs": [
+                {one["token"]: one["logprob"] for one in entries} if entries[-1]["logprob"] is not None else None
+                for entries in ascending
+            ],
             "text_offset": [offset for offset, _ in found],
         }
 
-    def entries(self) -> list[tuple[int, dict[str, Any]]]:
+    def entries(self, *, all_left: bool = False) -> list[tuple[int, dict[str, Any]]]:
         """Those tokens as in a chat, with the offset of each in the characters of the answer."""
         found = []
-        while self._waiting and self._n_left > 0:
-            token, logprob, top = self._waiting.popleft()
+        while self._waiting and (self._n_left > 0 or all_left):
+            (token, logprob, top), piece = self._waiting.popleft()
             entry = self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
             found.append((self._n_characters, entry))
-            piece = self._model.piece(token)
             self._n_left -= len(piece)
             self._n_characters += len(self._characters.decode(piece))
         return found
@@ -179,7 +233,15 @@ class LogprobsFormatter:
         name = piece or self._model.spelling([token])  # a special token has no bytes in a text
         return {
             "id": token,  # llama-server's
-            "token": name.decode("utf-8", "replace"),
-            "logprob": max(logprob, _MIN_LOGPROB),
+            "token": name.decode("utf-8", "replace") if self._is_chat else _name(name),
+            "logprob": None if math.isnan(logprob) else max(logprob, _MIN_LOGPROB),
             "bytes": list(piece) or self._no_bytes,
         }
+
+
+def _name(piece: bytes) -> str:
+    """A token in a completion. As in OpenAI's API, parts of characters have names of their own, not all the same."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

@@ -7,6 +7,7 @@ from duo.config import GenerationConfig
 from duo.config.option import declared
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
 from duo.server.api import CompletionBody, TextBody
+from duo.server.api_error import ApiError
 from duo.server.chat_formatter import LogprobsFormatter
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
@@ -23,6 +24,8 @@ class LlamaBody(CompletionBody):
 
     def options(self) -> TextBody:
         """How the text is written."""
+        if self.echo:
+            raise ApiError(400, "echo is not supported here: send the prompt to /v1/completions")
         self.grammar = self.grammar or None  # clients send an empty one
         return self
 
@@ -42,8 +45,12 @@ class LlamaFormatter(Formatter):
         super().__init__(*arguments)
         assert isinstance(self.wanted.body, LlamaBody)
         self._body = self.wanted.body
-        self._logprobs = LogprobsFormatter(self.model, chat=True)
+        self._logprobs = LogprobsFormatter(self.model, chat=True, no_bytes=[])
         self._n_tokens, self._has_line = 0, False
+
+    def joined(self, documents: Sequence[Json]) -> object:
+        """See Formatter; several are an array."""
+        return documents if len(documents) > 1 else documents[0]
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """See Formatter."""
@@ -58,7 +65,7 @@ class LlamaFormatter(Formatter):
         self._logprobs.push(step)
         self._n_tokens += len(step.tokens)
         self._has_line = self._has_line or "\n" in step.text
-        found, event = self._logprobs.take(), self._head(step.text, step.tokens)
+        found, event = self._logprobs.take(all_left=True), self._head(step.text, step.tokens)
         more: Json = {"completion_probabilities": found["content"]} if found is not None else {}
         more |= {"timings": self.timings()} if self._body.timings_per_token else {}
         yield "", event | {"stop": False} | more
@@ -69,7 +76,7 @@ class LlamaFormatter(Formatter):
 
     def _head(self, text: str, tokens: Sequence[int]) -> Json:
         return {
-            "index": 0, "content": text, "tokens": tokens, "id_slot": self.text.slot,
+            "index": self.wanted.index, "content": text, "tokens": tokens, "id_slot": self.text.slot,
             "tokens_predicted": self._n_tokens, "tokens_evaluated": len(self.text.prompt),
         }  # fmt: skip
 

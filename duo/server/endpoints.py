@@ -26,6 +26,7 @@ from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER,
 from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
 from duo.server.completion_api import LlamaBody, LlamaFormatter, settings_of
+from duo.server.conversation import Json
 from duo.server.formatter import Formatter
 from duo.server.generation_request import GenerationRequest, drafting_of
 from duo.server.generation_service import GenerationService
@@ -82,6 +83,7 @@ class Endpoints:
             "/v1/models/{name:path}": self._models,
             "/props": self._props,
             "/slots": self._slots,
+            "/tokenizer_info": self._tokenizer_info,
             "/metrics": self._metrics,
             ROUTE: self._upgrade,
         }
@@ -173,6 +175,23 @@ class Endpoints:
             raise ApiError(501, "properties cannot be changed here: props is not set")
         return json_response({"success": True})
 
+    async def _tokenizer_info(self, _: Request) -> Response:
+        """GET /tokenizer_info: as in vLLM, what a file tokenizer_config.json has."""
+        engine, model = self._service.engine, self._service.engine.slot.target
+        ids = {name: model.head.integer(f"tokenizer.ggml.{name}_token_id") for name in ("padding", "unknown")}
+        ids = {"bos": model.bos, "eos": model.eos, "pad": ids["padding"], "unk": ids["unknown"]}
+        tokens = {name: None if i is None or i < 0 else engine.detokenize([i]) for name, i in ids.items()}
+        return json_response(
+            {f"{name}_token": token for name, token in tokens.items()}
+            | {
+                "tokenizer_class": model.head.text("tokenizer.ggml.model"),
+                "chat_template": model.head.text("tokenizer.chat_template") or None,
+                "model_max_length": engine.slot.n_ctx,
+                "add_bos_token": model.adds_bos,
+                "add_eos_token": model.adds_eos,
+            }
+        )
+
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
         if not self._has_slots:
@@ -245,15 +264,29 @@ class Endpoints:
 def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     """POST /tokenize."""
     model = engine.slot.target
-    check_text(body.content, model, engine.slot.n_ctx, is_prompt=False)
-    tokens = model.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
+    if [body.content, body.prompt, body.messages].count(None) != 2:
+        raise ApiError(400, "send either content (llama-server's), prompt or messages (vLLM's)")
+    if body.messages is not None:
+        chat = ChatBody(messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs)
+        tokens = engine.tokenize(ChatPrompt.of(chat.conversation(), engine).text)
+    else:
+        text = body.content if body.content is not None else body.prompt or ""
+        adds = body.add_special if body.content is not None else body.add_special_tokens is not False
+        check_text(text, model, engine.slot.n_ctx, is_prompt=False)
+        tokens = model.tokenize(text, add_bos=adds, parse_special=body.parse_special)
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
-    return json_response({"tokens": [pieces.get(token, token) for token in tokens]})
+    found: Json = {"tokens": [pieces.get(token, token) for token in tokens]}
+    if body.content is None:
+        shown = tokens if body.return_token_strs else []
+        words = [model.head.tokens[token].decode("utf-8", "replace") for token in shown]
+        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx, "token_strs": words if shown else None}
+    return json_response(found)
 
 
 def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
-    """POST /detokenize."""
-    return json_response({"content": engine.detokenize(engine.prompt_tokens(body.tokens))})
+    """POST /detokenize: `content` as in llama-server, `prompt` as in vLLM."""
+    text = engine.detokenize(engine.prompt_tokens(body.tokens))
+    return json_response({"content": text, "prompt": text})
 
 
 def count_tokens(body: MessagesBody | ChatBody | ResponsesBody, engine: Engine) -> Response:

@@ -29,6 +29,13 @@ class Formatter:
         self._thought = (0, 0)  # its first character, and the one after its last
         self._progress = Totals(text.metrics)
 
+    def follow(self, other: "Formatter") -> None:
+        """Format the next choice of the same answer, after that of `other`."""
+
+    def joined(self, documents: Sequence[Json]) -> object:
+        """The document of all choices, of which this is the last."""
+        return documents[-1]
+
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
         raise NotImplementedError

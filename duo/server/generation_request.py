@@ -4,8 +4,8 @@ import math
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,10 +14,21 @@ from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.engine.request import AS_USUAL, Drafting
 from duo.engine.slot import Slot
+from duo.errors import PromptError
 from duo.llama.chat_template import THOUGHTS, Thought
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, DuoOptions, LogitBias, TextBody, given
+from duo.server.api import (
+    MAX_BIASED,
+    MAX_CHOICES,
+    MAX_TOKENS,
+    ChatBody,
+    CompletionBody,
+    DuoOptions,
+    LogitBias,
+    TextBody,
+    given,
+)
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
 from duo.server.conversation import Conversation, Json
@@ -25,7 +36,8 @@ from duo.server.parse_request import check_text, too_long
 
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
 _ID = re.compile(r"[+-]?[0-9]+")
-_UNSUPPORTED = {"functions": ": send tools", "echo": "", "suffix": ""}  # with what to do instead
+_UNSUPPORTED = {"functions": ": send tools", "suffix": ""}  # with what to do instead
+_MAX_SCORED = 2**22  # logprobs of the tokens of prompts in one answer
 
 
 class Body(Protocol):
@@ -41,17 +53,43 @@ class Body(Protocol):
         """What it asks to continue; None: a prompt. Raises ApiError."""
 
 
+class Prompt(NamedTuple):
+    """A prompt of a request. `text`: as it was sent; None: as tokens."""
+
+    tokens: Sequence[int]
+    text: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What a client asks for."""
+    """What a client asks for: a choice, which is the first of choices()."""
 
     body: Body
     options: TextBody
-    prompt: Sequence[int]
+    prompts: Sequence[Prompt]
     config: GenerationConfig
     format: AnswerFormat  # what the text may have besides content
     drafting: Drafting = AS_USUAL
     ignored: Sequence[str] = ()  # what was asked for and is not supported
+    n: int = 1  # choices for each prompt
+    index: int = 0  # of this choice
+
+    @property
+    def prompt(self) -> Prompt:
+        """That of this choice."""
+        return self.prompts[self.index // self.n]
+
+    @property
+    def scores(self) -> bool:
+        """Whether the answer has logprobs of the prompt."""
+        return bool(self.options.echo) and self.config.n_logprobs is not None
+
+    def choices(self) -> "list[GenerationRequest]":
+        """All choices, whose seeds count up for each prompt, as in llama-server."""
+        sampling = self.config.sampling
+        seeds = [replace(sampling, seed=(sampling.seed + i) % 2**64) for i in range(self.n)]
+        configs = [replace(self.config, sampling=each) for each in seeds] * len(self.prompts)
+        return [replace(self, index=i, config=config) for i, config in enumerate(configs)]
 
     @classmethod
     def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
@@ -59,15 +97,15 @@ class GenerationRequest:
         calls, thinks, thought, is_begun = None, None, THOUGHTS[0], False
         conversation, options = body.conversation(), body.options()
         if isinstance(body, CompletionBody):
-            prompt = _prompt_tokens(body.prompt, engine)
+            prompts = _prompts(body.prompt, engine)
         elif conversation is not None:
             chat = ChatPrompt.of(conversation, engine)
-            prompt, calls, thinks, thought = engine.tokenize(chat.text), chat.calls, chat.thinks, chat.thought
-            is_begun = chat.is_begun
-        _check(options, prompt, engine.slot)
+            prompts, is_begun = [Prompt(engine.tokenize(chat.text))], chat.is_begun
+            calls, thinks, thought = chat.calls, chat.thinks, chat.thought
+        n = _check(options, prompts, engine.slot)
         grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
         shows_tags = conversation is not None and conversation.shows_tags
-        if is_begun and grammar is not None and (calls is None or options.response_format or options.json_schema):
+        if is_begun and grammar is not None and (calls is None or options.form()[1] is not None):
             raise ApiError(400, "an answer that is begun cannot have a grammar or a schema: send one of them")
         if grammar is not None and calls is None:  # such a grammar has no room for a thought
             thinks = None
@@ -75,17 +113,21 @@ class GenerationRequest:
         values = _options(options, defaults, engine) | {
             "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
             "grammar": grammar,
-            "logprobs": _n_logprobs(options),
+            "logprobs": (n_logprobs := _n_logprobs(options)),
         }
+        n_tokens = n * sum(len(prompt.tokens) for prompt in prompts)
+        if options.echo and n_logprobs is not None and n_tokens * (1 + n_logprobs) > _MAX_SCORED:
+            raise ApiError(400, f"echo: {n_tokens} tokens with logprobs in one answer are too many: send fewer prompts")
         ignored = conversation.ignored if conversation is not None else ()
         return cls(
             body,
             options,
-            prompt,
+            prompts,
             with_values(defaults, values),
             AnswerFormat(thinks, calls is not None, thought, shows_tags),
             drafting_of(options),
             ignored,
+            n,
         )
 
 
@@ -99,22 +141,38 @@ def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
     return Drafting(name, asked.lookup, body.speculative_n_max if asked.n_draft is None else asked.n_draft)
 
 
-def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
-    """The tokens of a completion's prompt: BOS comes only before a text at its start. Raises ApiError, PromptError."""
-    pieces, tokens, model = [prompt] if isinstance(prompt, str) else prompt, list[int](), engine.slot.target
-    texts = [piece for piece in pieces if isinstance(piece, str)]
-    if len(texts) == len(pieces) != 1:
-        raise ApiError(400, "prompt: several texts are several prompts: send one in each request")
-    check_text("".join(texts), model, engine.slot.n_ctx)
-    for n, piece in enumerate(pieces):
-        tokens += [piece] if isinstance(piece, int) else model.tokenize(piece, add_bos=n == 0)
-    return engine.prompt_tokens(tokens)
+def _prompts(given: str | list[Any], engine: Engine) -> list[Prompt]:
+    """The prompts of a completion, as llama-server tells one from several. Raises ApiError or PromptError."""
+    is_one = isinstance(given, str) or any(isinstance(part, int) for part in given)
+    several = [given] if is_one else given
+    if not 0 < len(several) <= MAX_CHOICES:
+        raise ApiError(400, f"prompt: there must be 1 to {MAX_CHOICES} prompts, not {len(several)}")
+    return [_prompt(one, engine) for one in several]
 
 
-def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
-    """Raise ApiError if the prompt does not fit, or something is asked for that is not supported."""
-    if body.n not in (None, 1):
-        raise ApiError(400, f"n must be 1, not {body.n}: several choices are not supported")
+def _prompt(given: str | list[Any], engine: Engine) -> Prompt:
+    """One of them: a text, or tokens and texts."""
+    model, tokens = engine.slot.target, list[int]()
+    for i, part in enumerate([given] if isinstance(given, str) else given):
+        if isinstance(part, list):
+            raise ApiError(400, "prompt: a list has tokens and texts, or several prompts")
+        if isinstance(part, str):
+            check_text(part, model, engine.slot.n_ctx)
+        tokens += model.tokenize(part, add_bos=not i) if isinstance(part, str) else [part]
+    if not tokens:
+        raise PromptError("the prompt has no tokens")
+    return Prompt(engine.prompt_tokens(tokens), given if isinstance(given, str) else None)
+
+
+def _check(body: TextBody, prompts: Sequence[Prompt], slot: Slot) -> int:
+    """The choices for each prompt. Raises ApiError if they do not fit, or something is asked that is not supported."""
+    n = next((n for n in (body.n_cmpl, body.n) if n is not None), 1)
+    if not 1 <= n <= MAX_CHOICES:
+        raise ApiError(400, f"n must be 1 to {MAX_CHOICES}, not {n}")
+    if n * len(prompts) > MAX_CHOICES or n * sum(len(prompt.tokens) for prompt in prompts) > MAX_TOKENS:
+        raise ApiError(400, f"n: {n} choices for {len(prompts)} prompts are too many: send them in several requests")
+    if body.echo and not isinstance(body, CompletionBody):
+        raise ApiError(400, "echo is not supported here: send a prompt to /v1/completions")
     if isinstance(body, CompletionBody) and body.tools:
         raise ApiError(400, "tools are not supported here: use /v1/chat/completions")
     for name, instead in _UNSUPPORTED.items():
@@ -123,8 +181,9 @@ def _check(body: TextBody, prompt: Sequence[int], slot: Slot) -> None:
     if body.id_slot is not None and not -1 <= body.id_slot < slot.config.n_slots:
         raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
     wants_text = 0 not in (body.max_tokens, body.max_completion_tokens, body.n_predict)
-    if len(prompt) + wants_text > slot.n_ctx:
-        raise too_long(len(prompt), slot.n_ctx)
+    if (longest := max(len(prompt.tokens) for prompt in prompts)) + wants_text > slot.n_ctx:
+        raise too_long(longest, slot.n_ctx)
+    return n
 
 
 def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Mapping
 from itertools import count
 
@@ -20,6 +20,7 @@ from duo.link.connection import MAX_CONNECTIONS
 from duo.link.guard import CLIENT
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
+from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
@@ -80,28 +81,33 @@ class GenerationService:
     async def respond(self, request: Request, wanted: GenerationRequest) -> Response:
         """Generate a text. Raises ApiError or DuoError before the response has begun."""
         engine = self.engine
-        client, steps = request.scope.get(CLIENT), AsyncSteps()
+        client = request.scope.get(CLIENT)
         if engine.n_texts > self.n_queue:
             self._make_room(engine, client)
-        text = self._submit(engine, wanted, steps, client)
+        choices = _Choices(self, wanted, client)
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-            engine.cancel(text)
+            choices.cancel()
 
         watching = asyncio.create_task(watch())
         try:
-            formatter = self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
-            found = await _collect(steps, only_first=bool(wanted.body.stream))
-            if not wanted.body.stream:  # there may be much to format
-                return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))
+            if not wanted.body.stream:
+                return await choices.whole()
+            first = await _collect(choices.steps, only_first=True)
         except BaseException:
-            engine.cancel(text)
+            choices.cancel()
             raise
         finally:
             watching.cancel()
-        return EventStream(_stream(found, steps, formatter), lambda: engine.cancel(text))
+        return EventStream(choices.stream(first), choices.cancel)
+
+    def begin(self, wanted: GenerationRequest, client: Hashable) -> tuple[TextRequest, AsyncSteps, Formatter]:
+        """Put a text of a client into the queue. Raises DuoError."""
+        engine, steps = self.engine, AsyncSteps()
+        text = self._submit(engine, wanted, steps, client)
+        return text, steps, self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
 
     def _make_room(self, engine: Engine, client: Hashable) -> None:
         """End the last text that waits of the client that has most. Raises BusyError if none has more than this one."""
@@ -133,7 +139,7 @@ class GenerationService:
 
         slot = wanted.options.id_slot
         text = TextRequest(
-            wanted.prompt, wanted.config, put, drafting=wanted.drafting,
+            wanted.prompt.tokens, wanted.config, put, scored=[] if wanted.scores else None, drafting=wanted.drafting,
             reuses=wanted.options.cache_prompt is not False, client=client, slot=slot if slot is not None else -1,
         )  # fmt: skip
         number = self.unfinished[text] = next(self._numbers)
@@ -145,6 +151,60 @@ class GenerationService:
         for watcher in self.watchers:
             watcher(number, text)
         return text
+
+
+class _Choices:
+    """The choices of a request, written one after the other: each waits for its turn behind other clients' texts."""
+
+    def __init__(self, service: GenerationService, wanted: GenerationRequest, client: Hashable) -> None:
+        """Puts the first one into the queue. Raises DuoError."""
+        first, *rest = wanted.choices()
+        self._service, self._rest, self._engine = service, deque(rest), service.engine
+        self._client = client
+        self._text, self.steps, self._formatter = service.begin(first, client)
+
+    def _begin_next(self) -> bool:
+        """Put the next one into the queue, if there is one. Raises DuoError."""
+        if not self._rest:
+            return False
+        before = self._formatter
+        self._text, self.steps, self._formatter = self._service.begin(self._rest.popleft(), self._client)
+        self._formatter.follow(before)
+        return True
+
+    def cancel(self) -> None:
+        """End all of them."""
+        self._rest.clear()
+        self._engine.cancel(self._text)
+
+    async def whole(self) -> Response:
+        """The response. Raises ApiError."""
+        documents, more = list[Json](), True
+        while more:
+            found = await _collect(self.steps, only_first=False)
+            # There may be much to format.
+            documents.append(await anyio.to_thread.run_sync(self._formatter.whole, found))
+            more = self._begin_next()
+        return await anyio.to_thread.run_sync(json_response, self._formatter.joined(documents))
+
+    async def stream(self, new: list[Step] | None) -> AsyncIterator[bytes]:
+        """The response as server-sent events, from the first steps of the first choice."""
+        more = True
+        while more:
+            formatter = self._formatter
+            yield encoded(formatter.begin())
+            try:
+                while new:
+                    if data := b"".join(encoded(formatter.push(step)) for step in new):
+                        yield data
+                    new = await self.steps.next()
+                yield encoded(formatter.end())
+                if more := self._begin_next():
+                    new = await self.steps.next()
+            except Exception as error:  # of the generation: the status has been sent already
+                yield encoded(formatter.fail(ApiError.of(error)))
+                more = False
+        yield self._formatter.last
 
 
 class EventStream(StreamingResponse):
@@ -175,22 +235,6 @@ async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
     except Exception as error:
         raise ApiError.of(error) from None
     return found
-
-
-async def _stream(first: list[Step], steps: AsyncSteps, formatter: Formatter) -> AsyncIterator[bytes]:
-    """The text as server-sent events, beginning with the `first` steps."""
-    yield encoded(formatter.begin())
-    new: list[Step] | None = first
-    try:
-        while new is not None:
-            if data := b"".join(encoded(formatter.push(step)) for step in new):
-                yield data
-            new = await steps.next()
-    except Exception as error:  # of the generation: the status has been sent already
-        yield encoded(formatter.fail(ApiError.of(error)))
-    else:
-        yield encoded(formatter.end())
-    yield formatter.last
 
 
 def encoded(events: Iterable[Event]) -> bytes:

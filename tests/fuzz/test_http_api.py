@@ -72,7 +72,10 @@ FORMS = st.sampled_from(["text", "json_object", "json_schema", "xml"])
 FORMATS = record({"json_schema": VALUES, "schema": VALUES | TEXTS, "name": TEXTS}, type=FORMS | TEXTS)
 VLLM = {"json": VALUES | TEXTS, "regex": TEXTS, "choice": st.lists(TEXTS, max_size=3), "grammar": TEXTS}
 RIGHT = {
-    "prompt": TEXTS | TOKENS,
+    "prompt": TEXTS | TOKENS | st.lists(TEXTS | TOKENS, max_size=3),
+    "n": st.integers(0, 3),
+    "echo": st.booleans(),
+    "logprobs": st.booleans() | st.integers(0, 20),
     "messages": st.lists(
         VALUES
         | record({"content": TEXTS | VALUES, "tool_calls": VALUES}, role=TEXTS)
@@ -111,7 +114,7 @@ def fields(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
 
 OBJECTS, FEW = (st.lists(st.sampled_from(FIELDS), max_size=n, unique=True).flatmap(fields) for n in (6, 1))
 USUAL = record(
-    prompt=st.text(min_size=1) | st.lists(st.integers(0, N_VOCAB - 1), min_size=1),
+    prompt=st.text(min_size=1) | st.lists(st.integers(0, N_VOCAB - 1), min_size=1) | st.lists(st.text(), min_size=1),
     messages=st.lists(record(role=ROLES, content=st.text()), min_size=1),
     input=st.text() | st.lists(record(role=ROLES, content=st.text()), min_size=1),
     content=st.text(),

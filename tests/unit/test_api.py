@@ -1,8 +1,10 @@
 """duo as a library: its names, the life of an engine and its streams, and what a generation takes."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +14,7 @@ import duo
 import duo.llama.vocabulary
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.request import generation_config
-from tests.gguf_files import N_CTX_TRAIN, tiny_llama
+from tests.gguf_files import N_CTX_TRAIN, tiny_gemma, tiny_hybrid, tiny_llama, tiny_qwen35
 from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of
 
 MESSAGES = [{"role": "user", "content": "the cat"}]
@@ -191,6 +193,66 @@ def test_logprobs_are_of_the_models_own_probabilities(tiny: duo.Engine, options:
     (biased,) = tiny.generate("a", max_tokens=1, seed=1, logprobs=3, logit_bias={likely: -100}, **options).logprobs
     assert (biased.top, biased.token != likely) == (plain.logprobs[0].top, True)
     assert tiny.generate("a", max_tokens=5, **options).logprobs == ()
+
+
+def test_the_scores_of_a_text_are_the_logprobs_that_it_was_written_with(tiny: duo.Engine) -> None:
+    prompt = tiny.tokenize("a")
+    options: Any = {"max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 1}
+    written = tiny.generate(prompt, logprobs=3, **options)
+    found = tiny.score([*prompt, *written.tokens], logprobs=3)
+    assert [one.token for one in found] == [*prompt[1:], *written.tokens]
+    for one, other in zip(found[len(prompt) - 1 :], written.logprobs, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+    assert tiny.score("a b")[0].top == ()
+    assert tiny.score([5]) == ()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    "make", [tiny_llama, partial(tiny_gemma, window=16), tiny_hybrid, partial(tiny_qwen35, mtp=True)]
+)
+def test_scores_do_not_depend_on_what_is_in_the_cache(
+    tmp_path: Path, make: Callable[[Path], Path], exact: bool
+) -> None:
+    n = 150
+    one, other = list(range(3, n + 3)), list(range(3, 103)) + [7] * (n - 100)
+    options: Any = {"exact": exact, "n_threads": 1, "n_ctx": 256, "profile": False, "lookup": "off"}
+    with duo.load(make(tmp_path / "tiny.gguf"), **options) as llm:
+        alone = {logprobs: llm.score(one, logprobs) for logprobs in (0, 2)}
+        text = llm.generate(one, max_tokens=20, ignore_eos=True).tokens
+        for before in ([one], [other], [other, one], [one[:97]], [one, other]):
+            for logprobs in (0, 2):
+                for prompt in before:
+                    llm.score(prompt, logprobs)
+                assert llm.score(one, logprobs) == alone[logprobs]
+            llm.generate(before[0], max_tokens=3)
+            assert llm.score(one) == alone[0]
+            if exact:
+                assert llm.generate(one, max_tokens=20, ignore_eos=True).tokens == text
+
+
+def test_what_has_been_scored_is_not_decoded_again(tiny: duo.Engine) -> None:
+    prompt = list(range(3, 90))
+    tiny.score(prompt[:70])
+    for tokens, n_cached in ((prompt[:70], 64), (prompt, 64), (prompt[:66], 64), (prompt[:65], 32), ([9, *prompt], 0)):
+        stream = tiny.start(tokens, generation_config(max_tokens=0, logprobs=0), scores=True)
+        stream.completion()
+        assert stream.request.n_cached == n_cached
+        tiny.score(prompt[:70])
+
+
+def test_a_score_that_is_cancelled_is_an_error() -> None:
+    engine, slot = scripted_engine()
+    with engine, ThreadPoolExecutor() as pool:
+        slot.hold()
+        running, waiting = engine.stream("a"), pool.submit(engine.score, "a b c")
+        while engine.n_texts < 2:
+            time.sleep(0.001)
+        engine.close()
+        with pytest.raises(duo.DuoError, match="was not read to its end"):
+            waiting.result()
+        assert not list(running)
 
 
 def test_a_seed(tiny: duo.Engine) -> None:

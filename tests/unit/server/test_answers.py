@@ -147,10 +147,11 @@ def test_tokens_with_their_texts_bytes_and_offsets(
         {"id": -logprob, "token": name, "logprob": logprob, "bytes": [byte], "top_logprobs": top}
         for name, logprob, byte in tokens
     ]
+    names = ["a", "bytes:\\xc3", "bytes:\\xa9", "!"]  # as in OpenAI's API, where names are keys
     assert choice_of(answer_of(client, COMPLETIONS, logprobs=1))["logprobs"] == {
-        "tokens": [name for name, _, _ in tokens],
+        "tokens": names,
         "token_logprobs": [logprob for _, logprob, _ in tokens],
-        "top_logprobs": [{"<0>": -1.0, name: logprob} for name, logprob, _ in tokens],
+        "top_logprobs": [{"<0>": -1.0, name: logprob} for name, (_, logprob, _) in zip(names, tokens, strict=True)],
         "text_offset": [0, 1, 1, 2],
     }
 

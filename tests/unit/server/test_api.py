@@ -51,7 +51,8 @@ def test_malformed_bodies_are_refused(client: TestClient, body: bytes) -> None:
 
 # Bounds of numbers are those of the options: see tests/unit/config.
 WRONG: dict[str, list[Any]] = {
-    "prompt": [None, 1, {}, [None], [[1]], [1.5], [True], [-1], [N_VOCAB], [2**64], ["a", "b"], []],
+    "prompt": [None, 1, {}, [None], [[[1]]], [1.5], [True], [-1], [N_VOCAB], [2**64], [],
+               [[]], [[9], []], ["a", [N_VOCAB]], [9, [9]], ["a"] * 129],
     "messages": [None, [], {}, "hello", [1], [{}], [{"content": "a"}], [{"role": 1, "content": "a"}], [user(1)],
                  [user([{"text": "a"}])], [user([{"type": "image_url"}])], [user("a")] * 4097,
                  [{"role": "assistant", "tool_calls": [{}]}]],
@@ -68,11 +69,12 @@ WRONG: dict[str, list[Any]] = {
                    [[1, 1]] * 1025, [["a" * 64, 1]] * 17, "1"],
     "stream": ["yes", 1],
     "stream_options": [1, {"include_usage": "yes"}],
-    "n": [0, 2, -1, 10**30, "1"],
+    "n": [0, 129, -1, 10**30, "1"],
+    "n_cmpl": [0, 129],
     "response_format": ["json", {"type": 5}, {"type": "xml"}],
     "grammar": [5, "x" * (2**18 + 1), " ", "a\0"],
     "json_schema": ["{", [], {"type": "nonsense"}, {"$ref": "#/none"}, {"$ref": "https://192.0.2.1/schema"}],
-    "echo": [True, 1],
+    "echo": [1, "yes"],
     "tools": [{}, [1], [{"type": "function", "function": {"name": "now"}}]],
     "logprobs": [-1, 21, "yes"],
     "n_probs": [-1, 21, True],
@@ -82,7 +84,8 @@ SAID = {
     "messages": r"messages|supported|text",
     "max_completion_tokens": "max_(completion_)?tokens",
     "logit_bias": "logit_bias|no token",
-    "n": r"n must be 1|\$\.n",
+    "n": r"n must be 1 to 128|\$\.n",
+    "n_cmpl": "n must be 1 to 128",
     "json_schema": r"schema|ref",
 }
 
@@ -129,6 +132,40 @@ def test_a_text_ends_where_the_context_is_full(
 def test_a_prompt_is_a_text_a_list_of_one_or_tokens(client: TestClient, slot: ScriptedSlot, prompt: Any) -> None:
     asked(client, slot, prompt=prompt)
     assert slot.requests[-1].prompt == [BOS, *tokens_of("a b")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"content": "ab"}, tokens_of("ab")),
+        ({"content": "ab", "add_special": True, "add_special_tokens": False}, [BOS, *tokens_of("ab")]),
+        ({"prompt": "ab"}, [BOS, *tokens_of("ab")]),
+        ({"prompt": "ab", "add_special_tokens": False, "add_special": True}, tokens_of("ab")),
+        ({"prompt": ""}, [BOS]),
+        ({"messages": [user("a")]}, [BOS, *tokens_of("<user>a<assistant>")]),
+    ],
+)
+def test_tokenize_takes_the_fields_of_llama_server_and_of_vllm(
+    client: TestClient, fields: dict[str, Any], tokens: list[int]
+) -> None:
+    found = client.post("/tokenize", json=fields).json()
+    more = {} if "content" in fields else {"count": len(tokens), "max_model_len": N_CTX, "token_strs": None}
+    assert found == {"tokens": tokens, **more}
+    back = client.post("/detokenize", json={"model": "default", "tokens": tokens}).json()
+    assert back["content"] == back["prompt"] == ScriptedModel().spelling(tokens).decode()
+
+
+def test_what_is_to_be_tokenised_must_be_clear(client: TestClient) -> None:
+    asked: list[Any] = [
+        {},
+        {"content": None},
+        {"content": "a", "prompt": "a"},
+        {"prompt": "a", "messages": [user("a")]},
+    ]
+    for fields in asked:
+        assert_error(client.post("/tokenize", json=fields), 400, r"^send either content .*, prompt or messages")
+    for fields in ({"prompt": ["a"]}, {"messages": []}, {"prompt": "a", "add_special_tokens": 1}):
+        assert_error(client.post("/tokenize", json=fields), 400)
 
 
 # What is asked of the engine

@@ -58,14 +58,13 @@ def test_a_prompt_is_text_tokens_or_both(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"prompt": ["a", "b"]}, "several texts are several prompts"),
-        ({"prompt": []}, "several"),
-        ({"prompt": [[1, 2], [3]]}, "prompt"),
+        ({"prompt": []}, "1 to 128 prompts"),
+        ({"echo": True}, "echo"),
         ({"prompt": [None]}, "prompt"),
         ({"prompt": [-1]}, "no token -1"),
-        ({"prompt": [9] * (N_CTX + 1)}, f"the prompt has {N_CTX + 1} tokens"),
+        ({"prompt": [9] * (N_CTX + 1)}, f"{N_CTX + 1} tokens > {N_CTX} maximum"),
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["YQ=="]}}, "prompt"),
-        ({"n": 2}, "n must be 1"),
+        ({"n_cmpl": 200}, "n must be 1"),
         ({"samplers": "top_k"}, "samplers"),
         ({"id_slot": 9}, "no slot 9"),
         ({"grammar": "x", "json_schema": {}}, "exclude each other"),
@@ -155,6 +154,20 @@ def test_probabilities_are_those_of_each_token(client: TestClient) -> None:
     streamed = stream(client, n_predict=2, n_probs=2)
     assert [one for event in streamed for one in event.get("completion_probabilities", ())] == found
     assert "completion_probabilities" not in complete(client)
+    # One for each token, also an end token and those of a stop string.
+    for fields in ({}, {"stop": ["capital"]}):
+        whole = complete(client, n_probs=1, return_tokens=True, **fields)
+        assert [one["id"] for one in whole["completion_probabilities"]] == whole["tokens"]
+
+
+def test_several_prompts_are_an_array(client: TestClient) -> None:
+    fields = {"prompt": ["a", [*A, "b c"]], "n_cmpl": 2, "n_predict": 3}
+    found: Any = client.post(COMPLETION, json=fields).json()
+    assert [(one["index"], one["tokens_evaluated"]) for one in found] == [(0, 2), (1, 2), (2, 4), (3, 4)]
+    assert [one["content"] for one in found] == ["Par"] * 4
+    events = stream(client, **fields)
+    assert [event["index"] for event in events if event["stop"]] == [0, 1, 2, 3]
+    assert [event["content"] for event in events if not event["stop"]] == ["Par"] * 4
 
 
 def test_an_error_in_a_stream_is_its_last_event(client: TestClient, slot: ScriptedSlot) -> None:
