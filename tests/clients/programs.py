@@ -136,7 +136,8 @@ def langchain_agents(url: str) -> None:
         first, *rest = with_tools.stream([asked])
         assert sum(rest, first).tool_calls[0]["args"] == call["args"]
         assert llm.bind_tools([get_weather], tool_choice=none).invoke([asked, called, result]).text
-        assert isinstance(llm.with_structured_output(Fruit).invoke("Name a fruit."), Fruit)
+        for method in ("json_schema", "function_calling"):
+            assert isinstance(llm.with_structured_output(Fruit, method=method).invoke("Name a fruit."), Fruit)
 
 
 def instructor(url: str) -> None:
@@ -170,11 +171,15 @@ def litellm(url: str) -> None:
         assert last.usage.completion_tokens > 0
         formed = completion(**asked, response_format=Fruit, seed=1, top_p=0.9)
         Fruit.model_validate_json(formed.choices[0].message.content)
+    chosen = completion(**asked, guided_choice=["apple", "pear"]).choices[0]  # vLLM's
+    assert chosen.message.content in ("apple", "pear")
     common = {"api_key": "none", "temperature": 0}
     answered = responses(model="openai/default", api_base=f"{url}/v1", input=QUESTION, max_output_tokens=96, **common)
     assert answered.output[0].content[0].text == whole.message.content
     of_claude = {"model": "anthropic/claude-3-5-haiku-latest", "api_base": url, "messages": messages, "max_tokens": 96}
     assert completion(**of_claude, **common).choices[0].message.content == whole.message.content
+    formed = completion(**of_claude | {"model": "anthropic/claude-sonnet-4-5"}, **common, response_format=Fruit)
+    Fruit.model_validate_json(formed.choices[0].message.content)
     streamed = completion(**of_claude, **common, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == whole.message.content
 
