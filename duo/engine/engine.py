@@ -263,7 +263,7 @@ class Engine:
             self.cancel(request)
 
     def call(self, work: Callable[[Slot], T]) -> T:
-        """Run `work` on the engine's thread, after the queue, and return its result. Raises what it raises."""
+        """Run `work` on the engine's thread, between two turns, and return its result. Raises what it raises."""
         found = InterruptibleQueue[tuple[T]]()
         found.stall_s = 0.5  # a signal that arrives just before a wait is handled only after it
         self._worker.submit(partial(found.run, lambda: found.put((work(self.slot),))))

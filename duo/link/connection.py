@@ -143,7 +143,7 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
         if cycle is None or cycle.more_body or cycle.response_complete:
             return False
         cycle.keep_alive = False
-        self._probe_timer = self.loop.call_later(_PROBE_S, self._probe)
+        self._probe_timer = self.loop.call_later(3 * _PROBE_S, self._probe)
         return True
 
     def _probe(self) -> None:
