@@ -78,16 +78,15 @@ def _levels(controller: str, root: Path) -> tuple[tuple[Path, bool], ...]:
         return ()
     own = {name: path for names, path in _GROUP.findall(groups) for name in names.split(",")}
     name = controller if controller in own else ""  # version 2 has no name, and the controllers that 1 does not have
-    found: list[tuple[Path, PurePosixPath, bool]] = []
+    found: dict[bool, list[tuple[Path, bool]]] = {True: [], False: []}
     for top, point, is_v2, options in _MOUNT.findall(mounts):
         if name in own and (is_v2 if not name else not is_v2 and name in options.split(",")):
             path = PurePosixPath(own[name])
             is_below = path.is_relative_to(top) and ".." not in path.parts
             below = path.relative_to(top) if is_below else PurePosixPath()  # else the group cannot be seen from here
-            mount = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), point)
-            found.append((root / mount.lstrip("/"), below, is_below))
-    seen = [each for each in found if each[2]] or found
-    return tuple((mount / part, not name) for mount, below, _ in seen for part in (below, *below.parents))
+            mount = root / re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), point).lstrip("/")
+            found[is_below] += [(mount / part, not name) for part in (below, *below.parents)]
+    return tuple(found[True] or found[False])
 
 
 def _read(path: Path) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from duo.config import ModelConfig, split_endpoint
 from duo.errors import DeviceError, UsageError
@@ -32,14 +32,7 @@ _PROBE_S = 3.0
 _CONNECT_S = 1.0
 
 
-class Holder(Protocol):
-    """What has memory on devices."""
-
-    def held_on(self, device: "Device") -> int:
-        """Its bytes there."""
-
-
-holders: weakref.WeakSet[Holder] = weakref.WeakSet()  # the models that are loaded
+holders: weakref.WeakSet[Any] = weakref.WeakSet()  # the models that are loaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,9 @@ class GrammarProcess(Handle):
             raise ModelError(f"the process that applies the grammar failed: {last}")
         if status < 0:
             less = (
-                "" if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY else ", or less (ulimit -v),"
+                ""
+                if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
+                else ", or less within the limits of this process,"
             )
             limits = f"{MAX_S:g} s or {_MAX_MEMORY >> 20} MB{less} for one token"
             raise UsageError(f"the grammar is too complex: it needs more than {limits}, or fails")

@@ -41,7 +41,11 @@ def of_size(n_bytes: float) -> str:
 def shortage(log: str, needs: str) -> str:
     """That memory is lacking, and what was needed, if llama.cpp's `log` says that; else empty."""
     line = re.sub(".*error loading model[^:]*: ", "", next(filter(_SHORTAGE.search, log.splitlines()), ""))
-    limit = "" if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else " within ulimit -v"
+    limit = (
+        ""
+        if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+        else " within the limit of this process"
+    )
     free = f"{of_size(available_bytes())} of this machine's memory are available{limit}"
     return line and f"out of memory: {needs}, and {free} ({line})"
 

@@ -79,7 +79,7 @@ class Model(Vocabulary):
             return 0
         n, i, split = len(self.devices), self.devices.index(device), self.config.tensor_split
         share = split[i] / sum(split) if len(split) == n and any(split) else 1 / n
-        caches: int = sum(getattr(child, "n_device_bytes", 0) for child in list(self._children))
+        caches = sum(getattr(child, "n_device_bytes", 0) for child in list(self._children))
         return int(share * (self.size.offloaded_bytes(self.n_offloaded) + caches))
 
     def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:

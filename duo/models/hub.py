@@ -150,7 +150,7 @@ def select_files(names: Iterable[str], repo: str, tag: str | None) -> list[str]:
         raise UsageError(
             f"{repo} has {len(chosen)} models {f'called {tag}' if tag else 'to choose from'}: name one, {which}"
         )
-    first = re.sub(r"\d{5}(-of-\d{5}\.gguf)$", r"00001\1", found[(chosen or stems)[0]])
+    first = re.sub(r"\d{5}([-]of-\d{5}\.gguf)$", r"00001\1", found[(chosen or stems)[0]])
     parts = [path.as_posix() for path in ModelConfig(Path(first)).shards]
     if missing := set(parts) - set(names):
         raise DownloadError(f"{repo} has {len(parts) - len(missing)} of the {len(parts)} parts of {first}")

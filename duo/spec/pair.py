@@ -195,8 +195,8 @@ class PairModel:
     def _forget_jumps(self) -> None:
         for costs in (costs for both in self._costs.values() for costs in both):
             costs.forget_jumps()
-        if self.alone.is_jump(self._read.value):
-            self._read = Time()
+        times = (Time() if self.alone.is_jump(time.value) else time for time in (self._read, self._latency))
+        self._read, self._latency = times
 
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
         """The draft decoded one token with `n_threads` while it was loaded."""
@@ -252,9 +252,9 @@ class PairModel:
         self._use_mode(self._mode)
         if state["read_s"]:
             self._read = Time(duration(state["read_s"]))
-        self._forget_jumps()
         if state["latency_s"]:
             self._latency = Time(duration(state["latency_s"]))
+        self._forget_jumps()
         for schedule in Schedule:
             bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)

@@ -33,7 +33,7 @@ load = Model._load
 Model._load = lambda *a: limit({}) or load(*a)
 """
 NEEDED = "out of memory: its weights need 257 MiB, and "
-FREE = " MiB of this machine's memory are available within ulimit -v ("
+FREE = " MiB of this machine's memory are available within the limit of this process ("
 
 
 @pytest.mark.parametrize("options", [(), ("--no-mmap",)])

@@ -150,7 +150,7 @@ def test_a_subscriber_that_comes_after_a_text_is_told_what_it_was_like(lead: Lea
         _, (first, progress), (second, spans) = until(told, "spans")
         n_tokens = found["usage"]["completion_tokens"]
         assert (first, second, progress["id"], progress["tokens"]) == ("progress", "spans", 1, n_tokens)
-        assert {span["lane"] for span in spans["spans"]} == {"target"}
+        assert "target" in {span["lane"] for span in spans["spans"]}
 
 
 def test_without_a_subscriber_nothing_is_polled_and_one_that_leaves_makes_room(lead: Lead) -> None:

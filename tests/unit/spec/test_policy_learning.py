@@ -524,11 +524,12 @@ def test_times_of_a_draft_that_was_suspended_are_not_learned(learned: dict[str, 
 def test_such_times_in_a_profile_are_found_out(learned: dict[str, Any], name: str, number: str, condition: int) -> None:
     state = json.loads(json.dumps(learned))
     state["costs"]["0"][condition][name][number] = [JUMP, 0.1]
-    state["read_s"] = JUMP
+    state["read_s"] = state["latency_s"] = JUMP
     made = Policy(8, N_AHEAD)
     assert made.restore_kept(state)
     assert longest(made) < 1
     assert made.read_s < 1
+    assert made.latency_s == 0
 
 
 def test_a_profile_with_nothing_else_is_found_out_by_the_warm_up_or_the_first_step(learned: dict[str, Any]) -> None:
