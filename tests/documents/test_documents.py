@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -293,3 +294,10 @@ def test_a_lead_says_what_is_quoted(demo_pair: tuple[Path, Path]) -> None:
 def test_predictions_are_quoted_as_duo_makes_them() -> None:
     text = RECIPES.read_text(encoding="utf-8")
     assert text == documents.with_predictions(text)
+
+
+def test_extras_that_a_document_installs_exist() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    named = {name for text in texts for found in re.findall(r"'\.\[([\w,]+)\]'", text) for name in found.split(",")}
+    assert named
+    assert named <= set(distribution("duo-llm").metadata.get_all("Provides-Extra") or ())
