@@ -155,12 +155,14 @@ def _prompts(given: str | list[Any], engine: Engine) -> list[Prompt]:
 
 def _prompt(given: str | list[Any], engine: Engine) -> Prompt:
     """One of them: a text, or tokens and texts."""
-    model, tokens = engine.slot.target, list[int]()
-    for i, part in enumerate([given] if isinstance(given, str) else given):
+    model, n_ctx, tokens = engine.slot.target, engine.slot.n_ctx, list[int]()
+    parts = [given] if isinstance(given, str) else given
+    _check_length(len(parts), n_ctx)  # each takes some time
+    for i, part in enumerate(parts):
         if isinstance(part, list):
             raise ApiError(400, "prompt: a list has tokens and texts, or several prompts")
         if isinstance(part, str):
-            check_text(part, model, engine.slot.n_ctx)
+            check_text(part, model, n_ctx)
         tokens += model.tokenize(part, add_bos=not i) if isinstance(part, str) else [part]
     if not tokens:
         raise PromptError("the prompt has no tokens")
@@ -183,10 +185,14 @@ def _check(body: TextBody, prompts: Sequence[Prompt], slot: Slot) -> int:
             raise ApiError(400, f"{name} is not supported{instead}")
     if body.id_slot is not None and not -1 <= body.id_slot < slot.config.n_slots:
         raise ApiError(400, f"id_slot: there is no slot {body.id_slot}, only 0 to {slot.config.n_slots - 1}")
-    if (longest := max(len(prompt.tokens) for prompt in prompts)) > slot.n_ctx:
-        message = f"the prompt has {longest} tokens, the context {slot.n_ctx}"
-        raise ApiError(400, message, code="context_length_exceeded")
+    _check_length(max(len(prompt.tokens) for prompt in prompts), slot.n_ctx)
     return n
+
+
+def _check_length(n: int, n_ctx: int) -> None:
+    """Raise ApiError if a prompt of `n` tokens does not fit."""
+    if n > n_ctx:
+        raise ApiError(400, f"the prompt has {n} tokens, the context {n_ctx}", code="context_length_exceeded")
 
 
 def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json:

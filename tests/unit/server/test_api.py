@@ -106,6 +106,14 @@ def test_a_prompt_longer_than_the_context_is_refused(client: TestClient) -> None
     assert client.post(COMPLETIONS, json={"prompt": [9] * N_CTX}).json()["usage"]["completion_tokens"] == 1
 
 
+@pytest.mark.usefixtures("never")
+@pytest.mark.parametrize("prompt", [[9, *[""] * N_CTX], [["a"] * (N_CTX + 1)]])
+def test_more_texts_than_the_context_has_tokens_are_not_tokenised(client: TestClient, prompt: Any) -> None:
+    answer = client.post(COMPLETIONS, json={"prompt": prompt})
+    assert_error(answer, 400, rf"^the prompt has {N_CTX + 1} tokens, the context {N_CTX}$")
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 # Prompts
 
 
