@@ -54,6 +54,16 @@ def test_with_exact_each_token_is_kept_or_read_as_in_a_new_context(n_batch: int,
         held.end([1] * len(kinds))
 
 
+def test_with_exact_a_prompt_with_logprobs_was_read_in_small_batches() -> None:
+    prompt, held = [1] * 200, Cache(FakeContext(n_ctx=300, n_batch=100), exact=True)
+    for n_top, n_kept in ((None, 0), (0, 0), (None, 0)):
+        assert held.begin(prompt, n_top) == n_kept
+        for first in range(0, 200, 100):
+            held.context.decode(prompt[first : first + 100], n_rows=0)
+        held.end(prompt)
+    assert held.begin(prompt) == 136, "it was read in large batches"
+
+
 def test_with_exact_a_long_prefix_is_kept_except_for_a_last_batch() -> None:
     assert kept_exactly(1023, 1023, 1024, 512) == 1024 - LARGE_BATCH
     assert kept_exactly(600, 600, 1500, 512) == 600
