@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from duo.config import LARGE_BATCH
 from duo.engine.decoder import Cache, kept_exactly
+from duo.spec.types import TokenLogprobs
 from tests.fakes import FakeContext
 
 
@@ -61,6 +62,8 @@ def test_with_exact_a_prompt_with_logprobs_was_read_in_small_batches() -> None:
         for first in range(0, 200, 100):
             held.context.decode(prompt[first : first + 100], n_rows=0)
         held.end(prompt)
+        assert not held.scored, "what is read again has none"
+        held.scored += [TokenLogprobs(1, 0.0, ())] * 199 * (n_top == 0)
     assert held.begin(prompt) == 136, "it was read in large batches"
 
 
