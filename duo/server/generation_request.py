@@ -54,7 +54,7 @@ class Body(Protocol):
         """What it asks to continue; None: a prompt. Raises ApiError."""
 
 
-class Prompt(NamedTuple):
+class GivenPrompt(NamedTuple):
     """A prompt of a request. `text`: as it was sent; None: as tokens."""
 
     tokens: Sequence[int]
@@ -67,7 +67,7 @@ class GenerationRequest:
 
     body: Body
     options: TextBody
-    prompts: Sequence[Prompt]
+    prompts: Sequence[GivenPrompt]
     config: GenerationConfig
     format: AnswerFormat  # what the text may have besides content
     drafting: Drafting = AS_USUAL
@@ -76,7 +76,7 @@ class GenerationRequest:
     index: int = 0  # of this choice
 
     @property
-    def prompt(self) -> Prompt:
+    def prompt(self) -> GivenPrompt:
         """That of this choice."""
         return self.prompts[self.index // self.n]
 
@@ -102,7 +102,7 @@ class GenerationRequest:
         elif conversation is not None:
             chat = ChatPrompt.of(conversation, engine)
             prompts, calls, thinks, thought = (
-                [Prompt(engine.tokenize(chat.text))],
+                [GivenPrompt(engine.tokenize(chat.text))],
                 chat.calls,
                 chat.thinks,
                 chat.thought,
@@ -144,7 +144,7 @@ def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
     return Drafting(name, asked.lookup, body.speculative_n_max if asked.n_draft is None else asked.n_draft)
 
 
-def _prompts(given: str | list[Any], engine: Engine) -> list[Prompt]:
+def _prompts(given: str | list[Any], engine: Engine) -> list[GivenPrompt]:
     """The prompts of a completion, as llama-server tells one from several. Raises ApiError or PromptError."""
     is_one = isinstance(given, str) or any(isinstance(part, int) for part in given)
     several = [given] if is_one else given
@@ -153,7 +153,7 @@ def _prompts(given: str | list[Any], engine: Engine) -> list[Prompt]:
     return [_prompt(one, engine) for one in several]
 
 
-def _prompt(given: str | list[Any], engine: Engine) -> Prompt:
+def _prompt(given: str | list[Any], engine: Engine) -> GivenPrompt:
     """One of them: a text, or tokens and texts."""
     model, n_ctx, tokens = engine.slot.target, engine.slot.n_ctx, list[int]()
     parts = [given] if isinstance(given, str) else given
@@ -166,10 +166,10 @@ def _prompt(given: str | list[Any], engine: Engine) -> Prompt:
         tokens += model.tokenize(part, add_bos=not i) if isinstance(part, str) else [part]
     if not tokens:
         raise PromptError("the prompt has no tokens")
-    return Prompt(engine.prompt_tokens(tokens), given if isinstance(given, str) else None)
+    return GivenPrompt(engine.prompt_tokens(tokens), given if isinstance(given, str) else None)
 
 
-def _check(body: TextBody, prompts: Sequence[Prompt], slot: Slot) -> int:
+def _check(body: TextBody, prompts: Sequence[GivenPrompt], slot: Slot) -> int:
     """The choices for each prompt. Raises ApiError if they do not fit, or something is asked that is not supported."""
     n = next((n for n in (body.n_cmpl, body.n) if n is not None), 1)
     if not 1 <= n <= MAX_CHOICES:
