@@ -111,7 +111,7 @@ class Cache:
         except RollbackError:
             n = n_scored = 0
             self.context.rollback(0)
-        self.scored = self.scored[:n_scored]
+        self.scored = self.scored[: min(n_scored, n)]
         return n
 
     def end(self, tokens: Sequence[int], n_prompt: int = 0) -> None:

@@ -53,7 +53,7 @@ class Body(Protocol):
         """What it asks to continue; None: a prompt. Raises ApiError."""
 
 
-class Prompt(NamedTuple):
+class GivenPrompt(NamedTuple):
     """A prompt of a request. `text`: as it was sent; None: as tokens."""
 
     tokens: Sequence[int]
@@ -66,7 +66,7 @@ class GenerationRequest:
 
     body: Body
     options: TextBody
-    prompts: Sequence[Prompt]
+    prompts: Sequence[GivenPrompt]
     config: GenerationConfig
     format: AnswerFormat  # what the text may have besides content
     drafting: Drafting = AS_USUAL
@@ -75,7 +75,7 @@ class GenerationRequest:
     index: int = 0  # of this choice
 
     @property
-    def prompt(self) -> Prompt:
+    def prompt(self) -> GivenPrompt:
         """That of this choice."""
         return self.prompts[self.index // self.n]
 
@@ -100,7 +100,7 @@ class GenerationRequest:
             prompts = _prompts(body.prompt, engine)
         elif conversation is not None:
             chat = ChatPrompt.of(conversation, engine)
-            prompts, is_begun = [Prompt(engine.tokenize(chat.text))], chat.is_begun
+            prompts, is_begun = [GivenPrompt(engine.tokenize(chat.text))], chat.is_begun
             calls, thinks, thought = chat.calls, chat.thinks, chat.thought
         n = _check(options, prompts, engine.slot)
         grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
@@ -141,7 +141,7 @@ def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
     return Drafting(name, asked.lookup, body.speculative_n_max if asked.n_draft is None else asked.n_draft)
 
 
-def _prompts(given: str | list[Any], engine: Engine) -> list[Prompt]:
+def _prompts(given: str | list[Any], engine: Engine) -> list[GivenPrompt]:
     """The prompts of a completion, as llama-server tells one from several. Raises ApiError or PromptError."""
     is_one = isinstance(given, str) or any(isinstance(part, int) for part in given)
     several = [given] if is_one else given
@@ -150,21 +150,24 @@ def _prompts(given: str | list[Any], engine: Engine) -> list[Prompt]:
     return [_prompt(one, engine) for one in several]
 
 
-def _prompt(given: str | list[Any], engine: Engine) -> Prompt:
+def _prompt(given: str | list[Any], engine: Engine) -> GivenPrompt:
     """One of them: a text, or tokens and texts."""
-    model, tokens = engine.slot.target, list[int]()
-    for i, part in enumerate([given] if isinstance(given, str) else given):
+    model, n_ctx, tokens = engine.slot.target, engine.slot.n_ctx, list[int]()
+    parts = [given] if isinstance(given, str) else given
+    if len(parts) > n_ctx:  # each takes some time
+        raise too_long(len(parts), n_ctx)
+    for i, part in enumerate(parts):
         if isinstance(part, list):
             raise ApiError(400, "prompt: a list has tokens and texts, or several prompts")
         if isinstance(part, str):
-            check_text(part, model, engine.slot.n_ctx)
+            check_text(part, model, n_ctx)
         tokens += model.tokenize(part, add_bos=not i) if isinstance(part, str) else [part]
     if not tokens:
         raise PromptError("the prompt has no tokens")
-    return Prompt(engine.prompt_tokens(tokens), given if isinstance(given, str) else None)
+    return GivenPrompt(engine.prompt_tokens(tokens), given if isinstance(given, str) else None)
 
 
-def _check(body: TextBody, prompts: Sequence[Prompt], slot: Slot) -> int:
+def _check(body: TextBody, prompts: Sequence[GivenPrompt], slot: Slot) -> int:
     """The choices for each prompt. Raises ApiError if they do not fit, or something is asked that is not supported."""
     n = next((n for n in (body.n_cmpl, body.n) if n is not None), 1)
     if not 1 <= n <= MAX_CHOICES:

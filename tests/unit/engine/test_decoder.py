@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from duo.config import LARGE_BATCH
 from duo.engine.decoder import Cache, kept_exactly
+from duo.spec.types import TokenLogprobs
 from tests.fakes import FakeContext
 
 
@@ -71,6 +72,18 @@ def test_with_exact_each_token_is_kept_or_read_as_in_a_new_context(n_batch: int,
             held.context.decode([1])
             kinds.append(False)
         held.end([1] * len(kinds))
+
+
+def test_with_exact_a_prompt_with_logprobs_was_read_in_small_batches() -> None:
+    prompt, held = [1] * 200, Cache(FakeContext(n_ctx=300, n_batch=100), exact=True)
+    for n_top, n_kept in ((None, 0), (0, 0), (None, 0)):
+        assert held.begin(prompt, n_top) == n_kept
+        for first in range(0, 200, 100):
+            held.context.decode(prompt[first : first + 100], n_rows=0)
+        held.end(prompt)
+        assert not held.scored, "what is read again has none"
+        held.scored += [TokenLogprobs(1, 0.0, ())] * 199 * (n_top == 0)
+    assert held.begin(prompt) == 136, "it was read in large batches"
 
 
 def test_with_exact_a_long_prefix_is_kept_except_for_a_last_batch() -> None:
