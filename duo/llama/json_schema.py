@@ -4,26 +4,34 @@ import functools
 import re
 from typing import Any
 
+from duo.llama.schema_alternatives import CLOSED
+from duo.llama.schema_documents import NAMED, VALUES, Unsupported
+from duo.llama.schema_forms import form
+
 # As in llama.cpp's grammars of schemas: without a limit, a model may write spaces to the end.
 _OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
-_VALUES = {"enum", "const", "default", "examples"}  # not schemas
-_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # objects of schemas
 _OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
-_EXTENDS = {"allOf", "anyOf", "oneOf", "$ref"}
+_EXTENDS = {"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "then", "else", "dependentSchemas", "dependencies"}
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _UNKNOWN_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # look-around, references
+_NO_ESCAPES = {"json_allow_general_unicode_escapes": False, "json_allowed_escapes": 'nrbtf"\\'}
 _LENIENT = {"lenient": True, "coerce_one_of": True}
 
 
 def rewritten(schema: object, *, is_lenient: bool = False) -> Any:
-    """A schema of the same texts, which llguidance may enforce; `is_lenient`: what it does not know is ignored.
+    """A schema of the same texts, which llguidance enforces; `is_lenient`: what it does not know is ignored.
 
-    Raises RecursionError if it is nested too deeply.
+    Raises Unsatisfiable, Unsupported, and RecursionError if it is nested too deeply.
     """
     found = _usual(schema, is_lenient=is_lenient, closes=not _combines(schema))
-    if isinstance(found, dict):
-        found["x-guidance"] = _OPTIONS | (_LENIENT if is_lenient else {})
-    return found
+    options = _OPTIONS | (_LENIENT if is_lenient else {})
+    try:
+        found, has_escapes = form(found, is_lenient=is_lenient)
+        options |= {} if has_escapes else _NO_ESCAPES
+    except Unsupported:
+        if not is_lenient:
+            raise
+    return found | {"x-guidance": options} if isinstance(found, dict) else found
 
 
 def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
@@ -38,16 +46,16 @@ def _usual(schema: Any, *, is_lenient: bool, closes: bool) -> Any:
         return schema
     found: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
+        if key in NAMED and isinstance(value, dict):
             found[key] = {name: usual(one) for name, one in value.items()}
         elif key != "$schema" and not (is_lenient and _is_refused(key, value)):
-            found[key] = value if key in _VALUES else usual(value)
+            found[key] = value if key in VALUES else usual(value)
     types, names, required = found.get("type"), found.get("properties"), found.get("required", [])
     is_object = types == "object" or (isinstance(types, list) and "object" in types)
     if not (closes and is_object and isinstance(names, dict) and isinstance(required, list)) or found.keys() & _OPEN:
         return found
     has_all = all(isinstance(name, str) and name in names for name in required)
-    return found | {"additionalProperties": False} if has_all else found
+    return found | {"additionalProperties": False, CLOSED: True} if has_all else found
 
 
 def _combines(schema: Any) -> bool:
