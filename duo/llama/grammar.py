@@ -89,7 +89,7 @@ def schemas_grammar(
 ) -> str:
     """A grammar of `rules`, in which s0 is the JSON that matches the first schema, s1 the second and so on.
 
-    In the first `n_lenient`, what llguidance does not know is ignored, and oneOf is anyOf. {} is any object. Raises
+    In the first `n_lenient`, what cannot be enforced is ignored, and oneOf is anyOf. {} is any object. Raises
     UsageError if a schema is invalid, unsupported or too complex, and BusyError. Blocks for tenths of a second, or a
     second at the limit.
     """
