@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from duo.errors import BusyError, GrammarError, UsageError
-from duo.llama import child, json_schema
-from duo.llama.check_grammar import HUNG_S, MARK, MAX_S
+from duo.llama import child
+from duo.llama.check_grammar import HUNG_S, MAX_S
 from duo.llama.context import Logits
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, PARSE, GrammarProcess
 from duo.llama.model import Model
@@ -95,21 +95,17 @@ def schemas_grammar(
 ) -> str:
     """A grammar of `rules`, in which s0 is the JSON that matches the first schema, s1 the second and so on.
 
-    In the first `n_lenient`, what llguidance does not know is ignored, and oneOf is anyOf. {} is any object. Raises
+    In the first `n_lenient`, what cannot be enforced is ignored, and oneOf is anyOf. {} is any object. Raises
     UsageError if a schema is invalid, unsupported or too complex, and BusyError. Blocks for tenths of a second, or a
     second at the limit.
     """
-    values = []
     try:
-        for i, given in enumerate(schemas):
-            schema = {"type": "object"} if given == {} else given
-            rewritten = json_schema.rewritten(schema, is_lenient=i < n_lenient)
-            values.append(f"s{i}: %json {json.dumps(rewritten, allow_nan=False)}")
+        request = json.dumps({"schemas": schemas, "rules": rules, "n_lenient": n_lenient}, allow_nan=False)
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply", name) from None
     except ValueError as error:  # NaN
         raise UsageError(f"{name} is not valid JSON: {error}", name) from None
-    return _usable("\n".join([f"{MARK} {{}}", *rules, *values]), name)
+    return _written(request, name)
 
 
 def until(name: str, literal: str) -> list[str]:
@@ -125,12 +121,12 @@ def pattern(literal: str) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def _usable(grammar: str, name: str) -> str:
+def _written(request: str, name: str) -> str:
     command = child.call("duo.llama.check_grammar")
     try:
         done = subprocess.run(
             command,
-            input=checked(grammar, name),
+            input=checked(request, name),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=HUNG_S,
@@ -147,4 +143,4 @@ def _usable(grammar: str, name: str) -> str:
         said = done.stdout.decode("utf-8", "replace")
         what = f"is an invalid or unsupported JSON schema: {said}" if said else "needs too much memory as a grammar"
         raise UsageError(f"{name} {what}", name)
-    return grammar
+    return checked(done.stdout.decode(), name).decode()

@@ -34,7 +34,7 @@ FORMATS = """
 NOTES: tuple[dict[str, Any], ...] = (
     *({"propertyNames": names} for names in ({"type": "string"}, {}, True, {"type": "string", "format": "cuid"})),
     *({"format": name} for name in FORMATS.split()),
-    {"uniqueItems": False}, {"minItems": 0}, {"minLength": 0}, {"minProperties": 0}, {"minLength": 0.0},
+    {"uniqueItems": False}, {"minProperties": 0},
     {"not": False}, {"dependentRequired": {}},
     {"unevaluatedProperties": {}}, {"unevaluatedProperties": True}, {"unevaluatedItems": True},
     {"maxLength": None, "enum": None, "properties": None, "required": None, "items": None},

@@ -220,7 +220,7 @@ def test_a_schema_of_the_answer_beside_the_calls(rest: Rest) -> None:
         ({"type": "string", "pattern": "^a+$", "minLength": 2}, ['"aa"'], ['"a"', '"ab"']),
         ({"type": "string", "format": "date"}, ['"2026-11-26"'], ['"2026-13-26"']),
         ({"type": "integer", "minimum": 3, "multipleOf": 2}, ["4", "12"], ["2", "5"]),
-        ({"anyOf": [{"type": "null"}, {"$ref": "#/properties/x"}], "title": "itself"}, ["null"], ["1"]),
+        ({"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/properties/x"}}]}, ["[[null]]"], ["[1]"]),
         ({"properties": {"a": {"type": "null"}}}, ['{"a":null,"b":1}', '{"b":1}'], ['{"a":1}']),
         ({"type": "object", "properties": {"a": {}}}, ['{"a":1}'], ['{"a":1,"b":1}', '{"b":1}']),
         ({"type": "object", "properties": {"a": {}}, "additionalProperties": {}}, ['{"b":1}'], ["1"]),
@@ -250,9 +250,8 @@ def test_schemas_of_properties(rest: Rest, schema: Any, right: list[str], wrong:
 
 UNKNOWN: tuple[dict[str, Any], ...] = (
     {"uniqueItems": True},
-    {"not": {}},
-    {"contains": {"type": "integer"}},
-    {"oneOf": [{}, {"type": "null"}]},
+    {"not": {"multipleOf": 2}},
+    {"contains": {}},
 )
 
 
@@ -285,8 +284,8 @@ def test_the_answer_beside_calls_is_held_to_its_schema(rest: Rest) -> None:
     grammar = calls().grammar(None, content={})
     assert rest(grammar, '{"a": 1}') == ""
     assert rest(grammar, "1") == "1"
-    with pytest.raises(UsageError, match=r'^the schema is an invalid or unsupported JSON schema: .*"not"'):
-        calls().grammar(None, content={"not": {}})
+    with pytest.raises(UsageError, match=r"^the schema is an invalid or unsupported JSON schema: contains$"):
+        calls().grammar(None, content={"contains": {}})
 
 
 def test_a_deep_schema_takes_no_time() -> None:
@@ -304,7 +303,7 @@ def test_a_deep_schema_takes_no_time() -> None:
     [
         ('{"pattern": "^(?=a)b$"}', "regex parse error: look-around, including"),
         ('{"pattern": "("}', "regex parse error: unclosed group"),
-        ('{"oneOf": [{"type": "string"}, {"minLength": 3}]}', "oneOf constraints are not supported: use anyOf"),
+        ('{"oneOf": [{"type": "string"}, {"pattern": "a"}]}', "pattern in not, if or oneOf"),
         ('{"const": NaN}', "is not valid JSON"),
         ('{"type": "object", "properties": {}, "required": [[]]}', "is an invalid or unsupported JSON schema"),
     ],

@@ -1,0 +1,205 @@
+"""Alternatives: what a JSON schema says about values of one type, and how two are combined or one is denied."""
+
+import functools
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from duo.llama.schema_documents import Unsupported
+
+# Keywords of a schema, without those that combine schemas. Numbers are fractions, "pattern" and "format" are lists,
+# "excluded" are constants, "not …" is what must not hold, and "seen" what is evaluated: "*": all, "nNAME" and
+# "pPATTERN": properties, "iN": the first N items.
+Alternative = dict[str, Any]
+
+CLOSED = "x-closed"  # an object without other properties than those that its schema names
+LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
+UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
+MOST = 2**53  # llguidance computes with doubles
+OPPOSITES = {
+    "minimum": "exclusiveMaximum", "exclusiveMaximum": "minimum",
+    "maximum": "exclusiveMinimum", "exclusiveMinimum": "maximum",
+}  # fmt: skip
+_LISTS = {"pattern", "format"}
+_OF_ENUM = {"enum", "seen", "minLength", "maxLength", "pattern", "format", "not pattern", "not format"}
+
+
+def both(first: Any, second: Any) -> Any:
+    """A schema of what matches two."""
+    parts: dict[str, Any] = {}
+    for schema in (first, second):
+        for part in schema["allOf"] if isinstance(schema, dict) and schema.keys() == {"allOf"} else [schema]:
+            if part is not True and part != {}:
+                parts[json.dumps(part)] = part
+    several = [*parts.values()]
+    return several[0] if len(several) == 1 else {"allOf": several} if several else True
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is in a text. Raises Unsupported."""
+    try:
+        return re.search(pattern, text, re.ASCII) is not None
+    except re.error as error:
+        raise Unsupported(f"pattern or patternProperties: {pattern!r}: {error}") from None
+
+
+def others(one: Alternative) -> Any:
+    """The schema of the properties that an object does not name."""
+    return False if CLOSED in one else one.get("additionalProperties", True)
+
+
+def of_property(one: Alternative, name: str) -> Any:
+    """The schema of a property of an object."""
+    about = [one["properties"][name]] if name in one.get("properties", {}) else []
+    about += [part for pattern, part in one.get("patternProperties", {}).items() if matches(pattern, name)]
+    return functools.reduce(both, about, True) if about else others(one)
+
+
+def parsed(key: str, value: Any) -> Any:
+    """A keyword's value in an alternative. Raises Unsupported."""
+    if key in LOWER | UPPER | {"multipleOf"}:
+        number, is_count = Fraction(str(value)), key.endswith(("Length", "Items", "Properties"))
+        if (is_count and (number < 0 or number.denominator > 1)) or (key == "multipleOf" and number <= 0):
+            raise Unsupported(f"{key}: it cannot be {value}")
+        return int(number) if is_count else number
+    if key == "required":
+        if not all(isinstance(name, str) for name in value):
+            raise Unsupported("required: a name must be text")
+        return list(dict.fromkeys(value))
+    return [value] if key in _LISTS else value
+
+
+def constants(values: list[Any]) -> dict[str, list[Alternative]]:
+    """Alternatives of constants, by type."""
+    found: dict[str, list[Alternative]] = {}
+    for value in values:
+        if isinstance(value, dict):
+            of: Alternative = {"properties": {name: {"const": one} for name, one in value.items()}}
+            found.setdefault("object", []).append(of | {"required": [*value], "additionalProperties": False})
+        elif isinstance(value, list):
+            items = [{"const": one} for one in value]
+            found.setdefault("array", []).append({"prefixItems": items, "items": False, "minItems": len(value)})
+        elif value is None:
+            found["null"] = [{}]
+        else:
+            kind = "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+            some = found.setdefault(kind, [{"enum": {}}])[0]["enum"]
+            if kind == "number" and abs(value) > MOST:
+                raise Unsupported(f"const or enum: llguidance rounds {value}")
+            some[Fraction(str(value)) if kind == "number" else value] = True
+    return {
+        kind: [one | {"enum": [*one["enum"]]} if "enum" in one else one for one in some] for kind, some in found.items()
+    }
+
+
+def merged(first: Alternative, second: Alternative) -> Alternative | None:
+    """What both say; None: they contradict each other. Raises Unsupported."""
+    found = first | second | {key: _combined(key, first[key], second[key]) for key in first.keys() & second.keys()}
+    if {"prefixItems", "items"} & found.keys():
+        n = max(len(one.get("prefixItems", ())) for one in (first, second))
+        parts = [(*one.get("prefixItems", ()), *[one.get("items", True)] * n)[:n] for one in (first, second)]
+        found["prefixItems"] = [both(*pair) for pair in zip(*parts, strict=True)]
+        found["items"] = both(first.get("items", True), second.get("items", True))
+    for key, of in (("properties", of_property), ("patternProperties", _of_pattern)):
+        names = dict.fromkeys([*first.get(key, ()), *second.get(key, ())])
+        found |= {key: {name: both(of(first, name), of(second, name)) for name in names}} if names else {}
+    if "patternProperties" in found:
+        patterns = found["patternProperties"]
+        is_closed = others(found) is False  # what the patterns do not allow is not allowed without them
+        found["patternProperties"] = {key: one for key, one in patterns.items() if not (is_closed and one is False)}
+        for one, other in ((first, second), (second, first)):
+            several = itertools.product(other.get("patternProperties", ()), one.get("properties", ()))
+            if not isinstance(others(one), bool) and any(itertools.starmap(matches, several)):
+                raise Unsupported("patternProperties")
+    if "enum" in found:
+        values = [value for value in found["enum"] if _allows(found, value)]
+        found = {key: value for key, value in found.items() if key in _OF_ENUM} | {"enum": values}
+    return found if is_possible(found) else None
+
+
+def _combined(key: str, one: Any, other: Any) -> Any:
+    if key in LOWER | UPPER:
+        return max(one, other) if key in LOWER else min(one, other)
+    if key == "multipleOf":
+        return Fraction(math.lcm(one.numerator, other.numerator), math.gcd(one.denominator, other.denominator))
+    if key == "enum":
+        return [*filter(set(other).__contains__, one)]
+    if key in ("seen", "additionalProperties"):
+        return one | other if key == "seen" else both(one, other)
+    if key in _LISTS | {"required", "excluded"}:
+        return [*dict.fromkeys(one + other)]
+    return one + other if isinstance(one, list) else one
+
+
+def _of_pattern(one: Alternative, pattern: str) -> Any:
+    return one.get("patternProperties", {}).get(pattern, others(one))
+
+
+def _allows(one: Alternative, value: Any) -> bool:
+    """Whether a constant is not excluded by what is known without patterns and formats."""
+    if value in one.get("excluded", ()):
+        return False
+    if not isinstance(value, Fraction):
+        return True
+    has_fraction, of = value.denominator > 1, one.get("multipleOf", value)
+    return (
+        one.get("minimum", value) <= value <= one.get("maximum", value)
+        and one.get("exclusiveMinimum", -math.inf) < value < one.get("exclusiveMaximum", math.inf)
+        and not (has_fraction if "integer" in one else "not integer" in one and not has_fraction)
+        and (not value or (value / of).denominator == 1)
+        and all((value / part).denominator > 1 for part in one.get("not multipleOf", ()))
+    )
+
+
+def is_possible(one: Alternative) -> bool:
+    """Whether it does not obviously contradict itself."""
+    if one.get("enum") == [] or ("integer" in one and "not integer" in one):
+        return False
+    if any(value in one.get(f"not {key}", ()) for key in ("pattern", "format") for value in one.get(key, ())):
+        return False
+    if any(one.get(f"min{of}", 0) > one.get(f"max{of}", math.inf) for of in ("Length", "Items", "Properties")):
+        return False
+    if one.get("items") is False and one.get("minItems", 0) > len(one.get("prefixItems", ())):
+        return False
+    low = max(one.get("minimum", -math.inf), one.get("exclusiveMinimum", -math.inf))
+    high = min(one.get("maximum", math.inf), one.get("exclusiveMaximum", math.inf))
+    if low > high or (low == high and (low == one.get("exclusiveMinimum") or high == one.get("exclusiveMaximum"))):
+        return False
+    return not any(of_property(one, name) is False for name in one.get("required", ()))
+
+
+def denied(one: Alternative) -> Iterator[Alternative]:
+    """Alternatives, in each of which something of one does not hold."""
+    for key, value in one.items():
+        if key in OPPOSITES:
+            yield {OPPOSITES[key]: value}
+        elif key in LOWER | UPPER:
+            yield {f"max{key[3:]}": value - 1} if key in LOWER else {f"min{key[3:]}": value + 1}
+        elif key in ("enum", "excluded"):
+            yield from _not_constants(value) if key == "enum" else [{"enum": value}]
+        elif key == "required":
+            yield from ({"properties": {name: False}} for name in value)
+        elif key == "properties":
+            yield from ({"required": [name], key: {name: {"not": part}}} for name, part in value.items())
+        elif key == "prefixItems":
+            yield from ({key: [True] * i + [{"not": part}], "minItems": i + 1} for i, part in enumerate(value))
+        elif key == "items" and value is False:
+            yield {"minItems": len(one.get("prefixItems", ())) + 1}
+        elif key.startswith("not "):
+            yield from ({key[4:]: [part] if key[4:] in _LISTS else part} for part in value)
+        elif key in ("integer", "uniqueItems") or (key not in ("seen", CLOSED) and value not in (True, {})):
+            yield from ({f"not {key}": [part]} for part in (value if key in _LISTS else [value]))
+
+
+def _not_constants(values: list[Any]) -> Iterator[Alternative]:
+    if not isinstance(values[0], Fraction):
+        yield {"excluded": values}
+        return
+    edges = sorted(set(values))
+    yield {"exclusiveMaximum": edges[0]}
+    yield {"exclusiveMinimum": edges[-1]}
+    yield from ({"exclusiveMinimum": low, "exclusiveMaximum": high} for low, high in itertools.pairwise(edges))

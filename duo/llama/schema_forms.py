@@ -1,0 +1,229 @@
+"""Forms: the cases of a JSON schema as llguidance is given them.
+
+Nothing is left to combine, and what llguidance 1.9 enforces wrongly is written otherwise, or refused.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+from duo.llama.schema_alternatives import MOST, OPPOSITES, Alternative, of_property
+from duo.llama.schema_alternatives import others as others_of
+from duo.llama.schema_cases import Schema
+from duo.llama.schema_documents import Unsupported
+
+_DEFINITIONS = 4000
+_CLASSES = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])", re.DOTALL)
+_BOUNDS = {"inimum": 1, "aximum": -1}
+_GAP = Fraction(1, 10**9)  # beside a whole exclusive bound that is less than 1 from the other
+
+
+class Unsatisfiable(Exception):
+    """No text can match the schema."""
+
+
+def form(schema: Any, *, is_lenient: bool) -> tuple[Any, bool]:
+    """A schema that llguidance enforces, and whether its texts may have escapes.
+
+    `is_lenient`: oneOf is anyOf. Raises Unsatisfiable, Unsupported, and RecursionError if it is nested too deeply.
+    """
+    forms = _Forms(Schema(schema, is_lenient=is_lenient))
+    root = forms.of(forms.schema.root)
+    forms.compute()
+    if not forms.has_text(root):
+        raise Unsatisfiable("no text can satisfy it")
+    return (root if root is True else root | {"$defs": forms.definitions}), forms.has_escapes
+
+
+class _Forms:
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.definitions: dict[str, Any] = {}
+        self._referring: dict[str, dict[str, Any]] = {}  # by schema
+        self._waiting: list[tuple[str, Any]] = []
+        self._ended: set[str] = set()  # definitions with texts that end
+        self.has_escapes = True
+
+    def of(self, schema: Any) -> Any:
+        """The form of a part: True, False, or an object that may change until compute() returns."""
+        cases = {kind: some for kind, some in self.schema.cases(schema).items() if some}
+        if len(cases) == 6 and all({} in some for some in cases.values()):
+            return True
+        if not cases.keys() & {"array", "object"}:
+            return self._scalars(cases)
+        key = json.dumps(schema)
+        if key not in self._referring:
+            name = f"s{len(self._referring)}"
+            if len(self._referring) > _DEFINITIONS:
+                raise Unsupported("$ref, allOf or not: together, they have too many cases")
+            self._referring[key] = {"$ref": f"#/$defs/{name}"}
+            self._waiting.append((name, cases))
+        return self._referring[key]
+
+    def compute(self) -> None:
+        """Compute the definitions, and mend references to those that no text can satisfy."""
+        while self._waiting:
+            name, cases = self._waiting.pop()
+            some = [self._array(one) for one in cases.get("array", ())]
+            some += [self._object(one) for one in cases.get("object", ())]
+            scalars = self._scalars({kind: some for kind, some in cases.items() if kind not in ("array", "object")})
+            some += [scalars] if scalars is not False else []
+            self.definitions[name] = some[0] if len(some) == 1 else {"anyOf": some or [False]}
+        while more := {name for name, one in self.definitions.items() if self.has_text(one)} - self._ended:
+            self._ended |= more
+        for reference in self._referring.values():
+            if reference["$ref"][8:] not in self._ended:
+                reference.clear()
+                reference["anyOf"] = [False]
+
+    def has_text(self, one: Any) -> bool:
+        """Whether a text that ends can match a form."""
+        if isinstance(one, bool):
+            return one
+        if "$ref" in one:
+            return one["$ref"][8:] in self._ended
+        if "anyOf" in one:
+            return any(map(self.has_text, one["anyOf"]))
+        if one.get("type") == "object":
+            return all(self.has_text(one["properties"][name]) for name in one.get("required", ()))
+        items = [*one.get("prefixItems", ()), one.get("items", True)]
+        return all(self.has_text(items[min(i, len(items) - 1)]) for i in range(min(one.get("minItems", 0), len(items))))
+
+    def _scalars(self, cases: dict[str, list[Alternative]]) -> Any:
+        several = [_SCALARS[kind](one) for kind, some in cases.items() for one in some]
+        found = [one for one in several if one]
+        return found[0] if len(found) == 1 else {"anyOf": found} if found else False
+
+    def _array(self, one: Alternative) -> Any:
+        _check(one)
+        n, most = len(one.get("prefixItems", ())), one.get("maxItems", math.inf)
+        if one.get("uniqueItems") and most > 1 and (n > 1 or one.get("items", True) is not False):
+            raise Unsupported("uniqueItems")
+        found = {"type": "array"} | {key: one[key] for key in ("minItems", "maxItems") if key in one}
+        if n:
+            found["prefixItems"] = [self.of(part) for part in one["prefixItems"]]
+        return found | ({"items": self.of(one["items"])} if "items" in one else {})
+
+    def _object(self, one: Alternative) -> Any:
+        _check(one)
+        required, least = one.get("required", []), one.get("minProperties", 0)
+        names = [*dict.fromkeys([*one.get("properties", ()), *required])]
+        properties = {name: of_property(one, name) for name in names}
+        patterns, others = one.get("patternProperties", {}), others_of(one)
+        forms = {name: self.of(part) for name, part in properties.items()}
+        others = self.of(others)
+        if properties and not patterns and others is not False:
+            # An additional property may be written with escapes, for llguidance also one that is not additional.
+            patterns, others = {without(forms): others}, False
+        elif patterns:
+            patterns = {_written(pattern): self.of(part) for pattern, part in patterns.items()}
+            self.has_escapes = self.has_escapes and others is False
+        found = {"type": "object", "properties": forms, "additionalProperties": others}
+        found |= {"patternProperties": patterns} if patterns else {}
+        is_open = others is not False or any(part is not False for part in patterns.values())
+        if is_open and least - len(required) > 1:
+            raise Unsupported("minProperties or maxProperties: a property could be written twice")
+        counts = {key: one[key] for key in ("minProperties", "maxProperties") if key in one}
+        return found | {"required": required} | (counts if least > len(required) or "maxProperties" in one else {})
+
+
+def _check(one: Alternative) -> None:
+    for key in one:
+        if key.startswith("not "):
+            raise Unsupported(f"{key[4:]} in not, if or oneOf")
+
+
+def _boolean(one: Alternative) -> Any:
+    values = [value for value in one.get("enum", (False, True)) if value not in one.get("excluded", ())]
+    return {"enum": values} if values else None
+
+
+def _string(one: Alternative) -> Any:
+    _check(one)
+    if "enum" in one and not one.keys() & {"pattern", "format"}:
+        return {"enum": one["enum"]}
+    excluded = [without(one["excluded"])] if "excluded" in one and "enum" not in one else []
+    several = [{"pattern": pattern} for pattern in [*map(_written, one.get("pattern", ())), *excluded]]
+    several += [{"format": name} for name in one.get("format", ())]
+    found: dict[str, Any] = {key: one[key] for key in ("minLength", "maxLength", "enum") if key in one}
+    found |= several.pop(0) if several else {}
+    return {"type": "string"} | found | ({"allOf": several} if several else {})
+
+
+def _number(one: Alternative) -> Any:
+    if "enum" in one:
+        return {"enum": [_exact("enum", value) for value in one["enum"]]}
+    _check(one)
+    bounds: dict[str, tuple[Fraction, bool]] = {}  # those above are negated; whether they are exclusive
+    for name, sign in _BOUNDS.items():
+        several = [(one[key] * sign, key[0] == "e") for key in (f"m{name}", f"exclusiveM{name}") if key in one]
+        if several:
+            value, is_exclusive = max(several)
+            if "integer" in one:
+                value, is_exclusive = Fraction(math.floor(value) + 1 if is_exclusive else math.ceil(value)), False
+            if value > MOST:
+                raise Unsupported(f"{', '.join(OPPOSITES)}, const or enum: beyond {MOST}")
+            bounds[name] = max((value, is_exclusive), (Fraction(-MOST), False))
+    width = -sum(value for value, _ in bounds.values()) if len(bounds) == 2 else 1
+    found: dict[str, Any] = {"type": "integer" if "integer" in one else "number"}
+    found |= {"multipleOf": _exact("multipleOf", one["multipleOf"])} if "multipleOf" in one else {}
+    for name, (value, is_exclusive) in bounds.items():
+        is_near = is_exclusive and width < 1 and value.denominator == 1
+        if is_near and (width <= 2 * _GAP or abs(value) > 10**5):
+            raise Unsupported(f"exclusiveM{name}: {value * _BOUNDS[name]} is near the other bound")
+        bound = _exact(f"m{name}", (value + _GAP if is_near else value) * _BOUNDS[name])
+        found[f"exclusiveM{name}" if is_exclusive and not is_near else f"m{name}"] = bound
+    return found if width >= 0 else None
+
+
+def _exact(key: str, value: Fraction) -> int | float:
+    number = int(value) if value.denominator == 1 else float(value)
+    if abs(value) > MOST or Fraction(str(number)) != value:
+        raise Unsupported(f"{key}: llguidance rounds {value}")
+    return number
+
+
+def _written(pattern: str) -> str:
+    """A pattern for llguidance, to which a class of all control characters has quotes and backslashes, too."""
+    parts = _CLASSES.split(pattern)
+    for i, part in enumerate(parts):
+        if part.startswith("[^") and not _has(part, '"\\'):
+            parts[i] = rf"[^\x00{part[2:]}"
+        elif part.startswith("[") and _has(part, "\0\x1f") and not _has(part, '"\\'):
+            raise Unsupported(f"pattern: {part}")
+    return "".join(parts)
+
+
+def _has(characters: str, text: str) -> bool:
+    """Whether a class has each character, as far as Python knows what it means."""
+    with suppress(re.error):
+        return re.fullmatch(f"{characters}*", text, re.ASCII) is not None
+    return False
+
+
+def without(words: Iterable[str]) -> str:
+    """A pattern of every text but these."""
+    return f"^{_without([*words])}$"
+
+
+def _without(words: list[str]) -> str:
+    if not words:
+        return r"[\s\S]*"
+    rest: dict[str, list[str]] = {}
+    for word in words:
+        if word:
+            rest.setdefault(f"\\x{{{ord(word[0]):x}}}", []).append(word[1:])
+    ways = [] if "" in words else [""]
+    ways += [first + _without(more) for first, more in rest.items()]
+    nul = r"\x00" if {"\\x{22}", "\\x{5c}"} & rest.keys() else ""  # see _written()
+    ways.append(f"[^{nul}{''.join(rest)}]" + r"[\s\S]*" if rest else r"[\s\S]+")
+    return f"(?:{'|'.join(ways)})"
+
+
+_SCALARS: dict[str, Callable[[Alternative], Any]] = {
+    "string": _string, "number": _number, "boolean": _boolean, "null": lambda _: {"type": "null"}
+}  # fmt: skip
