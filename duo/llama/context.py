@@ -17,15 +17,13 @@ from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
-from duo.llama.memory import available_bytes, check_memory, failure, of_size
+from duo.llama.memory import check_memory, failure, flash_attention, of_size
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 
 Logits = npt.NDArray[np.float32]
 
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
-_FLOATS = ("f32", "f16", "bf16")  # other types of the V cache need flash attention
-_MAX_SCORES = 1 << 30  # bytes
 _ABORTED, _NO_MEMORY = 2, -2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
@@ -368,16 +366,3 @@ def _params(model: Model, config: ContextConfig) -> Any:
     params.swa_full = True  # a windowed cache loses what a rollback needs
     params.no_perf = True
     return params
-
-
-def flash_attention(model: Model, config: ContextConfig) -> str:
-    """What `flash_attn` is for this context: off if it is auto on the CPU, unless the scores need much memory.
-
-    ggml's kernel for the CPU takes each row of a batch by itself (ggml-cpu/ops.cpp, flash_attn_ext_f16_one_chunk): with
-    1,000 tokens in the cache, eight rows take two to three times as long as by matrix products. Long prompts are read
-    faster by it (benchmarks/NOTES.md). `exact` needs it.
-    """
-    room = available_bytes() - sum(model.size.cache_bytes(config))  # a context that fits with it must not be refused
-    fits = model.size.scores_bytes(config) <= min(_MAX_SCORES, room // 2)
-    is_off = config.flash_attn == "auto" and model.places == {CPU} and config.type_v in _FLOATS and fits
-    return "on" if config.exact else "off" if is_off else config.flash_attn

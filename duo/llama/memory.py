@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from duo.errors import MemoryLimitError, ModelError
+from duo.llama.build import CPU
 from duo.llama.control_groups import memory_left
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _SHORTAGE = re.compile("(cannot|could not|failed to|unable to) allocate|insufficient memory|out of memory|bad_alloc"
                        "|mem_buffer != NULL", re.IGNORECASE)  # fmt: skip
+_FLOATS = ("f32", "f16", "bf16")  # other types of the V cache need flash attention
+_MAX_SCORES = 1 << 30  # bytes
 _CELLS = 256  # the numbers of tokens that are suggested are multiples of this, as llama.cpp's numbers of cells
 
 
@@ -102,3 +105,16 @@ def check_memory(model: Model, config: ContextConfig) -> None:
             f"{of_size(max(0, free))} are free: {most}; fewer layers there "
             f"({model.config.prefix}n_gpu_layers) leave more room"
         )
+
+
+def flash_attention(model: Model, config: ContextConfig) -> str:
+    """What `flash_attn` is for this context: off if it is auto on the CPU, unless the scores need much memory.
+
+    ggml's kernel for the CPU takes each row of a batch by itself (ggml-cpu/ops.cpp, flash_attn_ext_f16_one_chunk): with
+    1,000 tokens in the cache, eight rows take two to three times as long as by matrix products. Long prompts are read
+    faster by it (benchmarks/NOTES.md). `exact` needs it.
+    """
+    room = available_bytes() - sum(model.size.cache_bytes(config))  # a context that fits with it must not be refused
+    fits = model.size.scores_bytes(config) <= min(_MAX_SCORES, room // 2)
+    is_off = config.flash_attn == "auto" and model.places == {CPU} and config.type_v in _FLOATS and fits
+    return "on" if config.exact else "off" if is_off else config.flash_attn

@@ -204,6 +204,21 @@ def test_a_good_file_is_restored_into_any_slot(lead: Lead, saved: dict[str, Any]
         assert (found, n_cached > 40) == (expected, True)
 
 
+def test_cells_that_are_no_numbers_spoil_no_text(
+    lead: Lead, folder: Path, saved: dict[str, Any], expected: str
+) -> None:
+    """llama.cpp takes them, and they would stay in the cells, where others read them, too."""
+    other = text(lead, "the dog", cache_prompt=False)[0]
+    cells = saved["cells"].copy()
+    cells[-3000:] = 0xFF
+    savez(folder / "nan", saved, cells=cells)
+    assert ask(lead, "/slots/0?action=restore", filename="nan").status_code == 200
+    for _ in range(2):
+        assert text(lead)[0] == expected
+        assert text(lead, "the dog")[0] == other
+    assert httpx.get(f"http://127.0.0.1:{lead.port}/health", timeout=PATIENCE_S).status_code == 200
+
+
 @pytest.mark.parametrize("name", ["pipe", "pipe.new", "folder"])
 def test_what_is_in_the_way_of_a_file(lead: Lead, folder: Path, saved: dict[str, Any], name: str) -> None:
     (folder / name).mkdir() if name == "folder" else os.mkfifo(folder / name)
