@@ -70,4 +70,5 @@ def reason(error: str) -> str:
     more = [line.strip().removeprefix("error: ") for line in more if not line.startswith("  while processing")]
     found = " ".join([_WHERE.sub("", first), *more[-1:]]).replace("Unsatisfiable schema", "no text can satisfy it")
     found = _OPTION.sub(": use anyOf", found).replace("regex parse error", "pattern: regex parse error")
+    found = found.replace("patternProperty regexes", "patternProperties or propertyNames: patterns")
     return found.replace("fuel exhausted", "simplify patterns, multipleOf or limits: fuel exhausted")[:300]

@@ -14,6 +14,7 @@ _OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
 _EXTENDS = {"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "then", "else", "dependentSchemas", "dependencies"}
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _UNKNOWN_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # look-around, references
+_NO_ESCAPES = {"json_allow_general_unicode_escapes": False, "json_allowed_escapes": 'nrbtf"\\'}
 # llguidance enforces these, but takes leap seconds at any time, and 29 February in any year.
 _FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 _LEAP_YEAR = "..(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00"
@@ -21,7 +22,6 @@ _DAY = f"^(?:{_LEAP_YEAR}|.{{5}}(?:1|0[^2]|02-(?:[01]|2[^9])))"
 _PATTERNS = {"date": [_DAY], "time": ["^.{6}[0-5]"], "date-time": [_DAY, "^.{17}[0-5]"]} | {
     f"uuid{version}": [f"^.{{14}}{version}.{{4}}[89abAB]"] for version in range(1, 9)
 }  # the last are pydantic's
-_NO_ESCAPES = {"json_allow_general_unicode_escapes": False, "json_allowed_escapes": 'nrbtf"\\'}
 _LENIENT = {"lenient": True, "coerce_one_of": True}
 
 

@@ -25,7 +25,7 @@ OPPOSITES = {
     "maximum": "exclusiveMinimum", "exclusiveMinimum": "maximum",
 }  # fmt: skip
 _LISTS = {"pattern", "format"}
-_OF_ENUM = {"enum", "seen", "minLength", "maxLength", "pattern", "format", "not pattern", "not format"}
+_OF_ENUM = {"enum", "seen", "pattern", "format", "not pattern", "not format"}
 
 
 def both(first: Any, second: Any) -> Any:
@@ -114,7 +114,7 @@ def merged(first: Alternative, second: Alternative) -> Alternative | None:
         for one, other in ((first, second), (second, first)):
             several = itertools.product(other.get("patternProperties", ()), one.get("properties", ()))
             if not isinstance(others(one), bool) and any(itertools.starmap(matches, several)):
-                raise Unsupported("patternProperties")
+                raise Unsupported("patternProperties or propertyNames, of names that are declared")
     if "enum" in found:
         values = [value for value in found["enum"] if _allows(found, value)]
         found = {key: value for key, value in found.items() if key in _OF_ENUM} | {"enum": values}
@@ -143,7 +143,9 @@ def _allows(one: Alternative, value: Any) -> bool:
     """Whether a constant is not excluded by what is known without patterns and formats."""
     if value in one.get("excluded", ()):
         return False
-    if not isinstance(value, Fraction):
+    if isinstance(value, str):
+        return bool(one.get("minLength", 0) <= len(value) <= one.get("maxLength", math.inf))
+    if isinstance(value, bool):
         return True
     has_fraction, of = value.denominator > 1, one.get("multipleOf", value)
     return (

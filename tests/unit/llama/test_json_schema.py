@@ -63,6 +63,8 @@ NOT_TAKEN: tuple[tuple[Any, list[str], list[str]], ...] = (
     ({"minimum": 1, "exclusiveMinimum": True, "type": "integer"}, ["2"], ["1"]),
     ({"allOf": [{"multipleOf": 6}, {"multipleOf": 4}], "type": "integer"}, ["12", "0"], ["6", "8"]),
     ({"enum": [True, True]}, ["true"], ["false"]),
+    ({"enum": ["a", "abc"], "maxLength": 2}, ['"a"'], ['"abc"']),
+    ({"allOf": [{"enum": ["a", "bc", 1]}, {"minLength": 2}, {"type": "string"}]}, ['"bc"'], ['"a"', "1"]),
     ({"allOf": [{"uniqueItems": True}, {"uniqueItems": False}], "maxItems": 1}, ["[1]"], ["[1,1]"]),
 )  # fmt: skip
 
