@@ -14,7 +14,9 @@ WITH_OPTIONS = {
     "config/text_config.py",
     "diagnose/host.py",
     "link/draft_connection.py",
+    "link/guard.py",
     "llama/child.py",
+    "server/endpoints.py",
 }
 # A dash or two in front of a letter, where a word begins.
 OPTION = re.compile(r"(?<![^\s(\"'`])--?(?!inf\b)[a-zA-Z]")

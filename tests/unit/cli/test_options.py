@@ -88,7 +88,7 @@ def test_the_generation_config(tmp_path: Path) -> None:
     assert options.config(escape=False).stop.stop_strings == (r"a\n", "b")
     for option, of_file, text, grammar in (
         ("--grammar", "--grammar-file", 'root ::= "a"', 'root ::= "a"'),
-        ("-j", "-jf", "{}", 's0: %json {"type": "object"'),
+        ("-j", "-jf", "{}", 's0: %json {"$ref": "#/$defs/s0", "$defs": {"s0": {"type": "object"'),
     ):  # fmt: skip
         (tmp_path / "file").write_text(f"{text}\n")
         found = parse(option, text).config().grammar

@@ -129,7 +129,7 @@ def test_a_text_ends_where_the_context_is_full(
 @pytest.mark.parametrize("prompt", [[9, *[""] * N_CTX], [["a"] * (N_CTX + 1)]])
 def test_more_texts_than_the_context_has_tokens_are_not_tokenised(client: TestClient, prompt: Any) -> None:
     answer = client.post(COMPLETIONS, json={"prompt": prompt})
-    assert_error(answer, 400, rf"^the prompt has {N_CTX + 1} tokens, the context {N_CTX}$")
+    assert_error(answer, 400, rf"^prompt is too long: {N_CTX + 1} tokens > {N_CTX} maximum")
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
