@@ -246,6 +246,10 @@ class Generation:
     def _prefill(self, stop: threading.Event) -> None:
         """Decode the prompt except for its last batch, which is part of the first step; if scored, its last token."""
         target, prompt, scored = self.target, self.session.accepted, self.scored
+        if scored is not None and len(scored) < self.session.n_prompt - 1:
+            del scored[target.n_past :]  # of what an error has made to be read again
+        else:
+            scored = None
         while not stop.is_set():
             n_past, n_left, n = target.n_past, len(prompt) - target.n_past, target.n_batch
             if scored is not None:
