@@ -236,6 +236,6 @@ class MessagesFormatter(Formatter):
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text = self.counts
         cached: dict[str, Any] = {"cache_read_input_tokens": n_cached, "cache_creation_input_tokens": 0}
-        thinks = self.wanted.format.thinks is not None
-        cached |= {"output_tokens_details": {"thinking_tokens": self.n_reasoning}} if thinks else {}
+        if self.wanted.format.has_thoughts:
+            cached["output_tokens_details"] = {"thinking_tokens": self.n_reasoning}
         return {"input_tokens": n_prompt - n_cached, "output_tokens": n_text, **cached}

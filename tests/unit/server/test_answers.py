@@ -128,6 +128,8 @@ def test_reasoning_and_calls_whole_and_streamed(
     for usage in (last["usage"], answer_of(client, CHAT, **fields)["usage"]):
         n_reasoning = usage.get("completion_tokens_details", {"reasoning_tokens": 0})["reasoning_tokens"]
         assert n_reasoning == len(message.get("reasoning_content", ""))  # a token is a byte
+        # None are said to be in a content that has the thought.
+        assert ("completion_tokens_details" in usage) == ("reasoning_format" not in fields)
 
 
 # Logprobs: which tokens an answer shows, and their texts, bytes and offsets
