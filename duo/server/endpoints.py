@@ -264,11 +264,10 @@ class Endpoints:
 def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     """POST /tokenize."""
     model = engine.slot.target
-    if [body.content, body.prompt, body.messages].count(None) != 2:
+    if [body.content, body.prompt, body.messages or None].count(None) != 2:
         raise ApiError(400, "send either content (llama-server's), prompt or messages (vLLM's)")
-    if body.messages is not None:
-        chat = ChatBody(messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs)
-        tokens = engine.tokenize(ChatPrompt.of(chat.conversation(), engine).text)
+    if body.messages:
+        tokens = _chat_tokens(body, engine)
     else:
         text = body.content if body.content is not None else body.prompt or ""
         adds = body.add_special if body.content is not None else body.add_special_tokens is not False
@@ -277,9 +276,9 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
     found: Json = {"tokens": [pieces.get(token, token) for token in tokens]}
     if body.content is None:
-        shown = tokens if body.return_token_strs else []
-        words = [model.head.tokens[token].decode("utf-8", "replace") for token in shown]
-        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx, "token_strs": words if shown else None}
+        words = [model.head.tokens[token].decode("utf-8", "replace") for token in tokens]
+        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx}
+        found["token_strs"] = words if body.return_token_strs else None
     return json_response(found)
 
 
@@ -291,9 +290,13 @@ def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
 
 def count_tokens(body: MessagesBody | ChatBody | ResponsesBody, engine: Engine) -> Response:
     """POST /v1/messages/count_tokens, and the input_tokens of OpenAI's APIs."""
-    prompt = ChatPrompt.of(body.conversation(), engine, is_answered=False)
-    count = {"input_tokens": len(engine.tokenize(prompt.text))}
+    count = {"input_tokens": len(_chat_tokens(body, engine))}
     return json_response(count if isinstance(body, MessagesBody) else {"object": "response.input_tokens", **count})
+
+
+def _chat_tokens(body: MessagesBody | ChatBody | ResponsesBody, engine: Engine) -> list[int]:
+    """The tokens of a chat's prompt, also of one that ends with calls, which has no answer."""
+    return engine.tokenize(ChatPrompt.of(body.conversation(), engine, is_answered=False).text)
 
 
 def apply_template(body: ChatBody, engine: Engine) -> Response:

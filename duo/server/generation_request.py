@@ -174,7 +174,7 @@ def _check(body: TextBody, prompts: Sequence[GivenPrompt], slot: Slot) -> int:
         raise ApiError(400, f"n must be 1 to {MAX_CHOICES}, not {n}")
     if n * len(prompts) > MAX_CHOICES or n * sum(len(prompt.tokens) for prompt in prompts) > MAX_TOKENS:
         raise ApiError(400, f"n: {n} choices for {len(prompts)} prompts are too many: send them in several requests")
-    if body.echo and not isinstance(body, CompletionBody):
+    if body.echo and type(body) is not CompletionBody:
         raise ApiError(400, "echo is not supported here: send a prompt to /v1/completions")
     if isinstance(body, CompletionBody) and body.tools:
         raise ApiError(400, "tools are not supported here: use /v1/chat/completions")
