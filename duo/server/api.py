@@ -91,6 +91,10 @@ class TextBody(SharedFields):
         """How the text is written."""
         return self
 
+    def n_logprobs(self) -> int | None:
+        """See GenerationConfig; llama-server's field. Raises ApiError."""
+        return self.n_probs or None
+
 
 _TEXTS = ("text", "input_text", "output_text")  # some clients have the names of Responses in chats, too
 
@@ -163,6 +167,12 @@ class ChatBody(TextBody):
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
 
+    def n_logprobs(self) -> int | None:
+        """As in TextBody."""
+        if not self.logprobs and self.top_logprobs is not None:
+            raise ApiError(400, "top_logprobs needs logprobs: true")
+        return (self.top_logprobs or 0) if self.logprobs else super().n_logprobs()
+
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
         calls = (call for message in self.messages for call in message.tool_calls or ())
@@ -194,6 +204,10 @@ class CompletionBody(TextBody, kw_only=True):
     prompt: str | Annotated[list[int | str | list[int | str]], msgspec.Meta(max_length=MAX_TOKENS)]
     tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
+
+    def n_logprobs(self) -> int | None:
+        """As in TextBody; true is 1, as in llama-server."""
+        return super().n_logprobs() if self.logprobs is None or self.logprobs is False else int(self.logprobs)
 
     def conversation(self) -> None:
         """A completion has none."""

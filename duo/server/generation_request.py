@@ -18,17 +18,7 @@ from duo.errors import PromptError
 from duo.llama.chat_template import THOUGHTS, Thought
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import (
-    MAX_BIASED,
-    MAX_CHOICES,
-    MAX_TOKENS,
-    ChatBody,
-    CompletionBody,
-    DuoOptions,
-    LogitBias,
-    TextBody,
-    given,
-)
+from duo.server.api import MAX_BIASED, MAX_CHOICES, MAX_TOKENS, CompletionBody, DuoOptions, LogitBias, TextBody, given
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
 from duo.server.conversation import Conversation, Json
@@ -104,7 +94,6 @@ class GenerationRequest:
             calls, thinks, thought = chat.calls, chat.thinks, chat.thought
         n = _check(options, prompts, engine.slot)
         grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
-        shows_tags = conversation is not None and conversation.shows_tags
         if is_begun and grammar is not None and (calls is None or options.form()[1] is not None):
             raise ApiError(400, "an answer that is begun cannot have a grammar or a schema: send one of them")
         if grammar is not None and calls is None:  # such a grammar has no room for a thought
@@ -113,22 +102,14 @@ class GenerationRequest:
         values = _options(options, defaults, engine) | {
             "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
             "grammar": grammar,
-            "logprobs": (n_logprobs := _n_logprobs(options)),
+            "logprobs": (n_logprobs := options.n_logprobs()),
         }
         n_tokens = n * sum(len(prompt.tokens) for prompt in prompts)
         if options.echo and n_logprobs is not None and n_tokens * (1 + n_logprobs) > _MAX_SCORED:
             raise ApiError(400, f"echo: {n_tokens} tokens with logprobs in one answer are too many: send fewer prompts")
+        form = AnswerFormat(thinks, calls is not None, thought, conversation is not None and conversation.shows_tags)
         ignored = conversation.ignored if conversation is not None else ()
-        return cls(
-            body,
-            options,
-            prompts,
-            with_values(defaults, values),
-            AnswerFormat(thinks, calls is not None, thought, shows_tags),
-            drafting_of(options),
-            ignored,
-            n,
-        )
+        return cls(body, options, prompts, with_values(defaults, values), form, drafting_of(options), ignored, n)
 
 
 def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
@@ -216,17 +197,6 @@ def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None, thought: 
     if isinstance(form, str):
         return checked(form).decode()
     return schema_grammar(msgspec.json.encode(form).decode(), "the schema") if form is not None else None
-
-
-def _n_logprobs(body: TextBody) -> int | None:
-    """See GenerationConfig. In a completion, true is 1, as in llama-server, whose `n_probs` both may have."""
-    logprobs = body.logprobs if isinstance(body, ChatBody | CompletionBody) else None
-    asked: int | None = logprobs if logprobs is not False else None
-    if isinstance(body, ChatBody):
-        if asked is None and body.top_logprobs is not None:
-            raise ApiError(400, "top_logprobs needs logprobs: true")
-        asked = (body.top_logprobs or 0) if asked else None
-    return body.n_probs or None if asked is None else int(asked)
 
 
 def _token_biases(biases: LogitBias, engine: Engine) -> tuple[tuple[int, float], ...]:

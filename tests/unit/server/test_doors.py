@@ -309,11 +309,6 @@ def test_what_is_not_text_in_messages_of_tools_and_of_the_assistant(
     for content, expected in (
         ([image], f"[image: {LEFT_OUT}"),
         ([{"type": "text", "text": "a"}, image, pdf], f"a\n[image: {LEFT_OUT}\n[document: {LEFT_OUT}"),
-        ([{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "b"}}], "b"),
-        (
-            [{"type": "search_result", "source": "http://a", "title": "c", "content": [{"type": "text", "text": "d"}]}],
-            "d",
-        ),
         ([{"type": "tool_reference", "tool_name": "e"}], f"[tool_reference: {LEFT_OUT}"),
         (None, ""),
     ):
