@@ -89,18 +89,15 @@ class Endpoints:
         }
         post: dict[str, tuple[Any, Work]] = {
             "/chat/completions": (ChatBody, wanted),
-            "/v1/chat/completions": (ChatBody, wanted),
             "/completions": (CompletionBody, wanted),
-            "/v1/completions": (CompletionBody, wanted),
-            "/completion": (LlamaBody, wanted),
             "/responses": (ResponsesBody, wanted),
-            "/v1/responses": (ResponsesBody, wanted),
+            "/chat/completions/input_tokens": (ChatBody, count_tokens),
+            "/responses/input_tokens": (ResponsesBody, count_tokens),
+        }
+        post |= {f"/v1{path}": of for path, of in post.items()} | {
             "/v1/messages": (MessagesBody, wanted),
             "/v1/messages/count_tokens": (MessagesBody, count_tokens),
-            "/chat/completions/input_tokens": (ChatBody, count_tokens),
-            "/v1/chat/completions/input_tokens": (ChatBody, count_tokens),
-            "/responses/input_tokens": (ResponsesBody, count_tokens),
-            "/v1/responses/input_tokens": (ResponsesBody, count_tokens),
+            "/completion": (LlamaBody, wanted),
             "/apply-template": (ChatBody, apply_template),
             "/props": (PropsBody, self._change_props),
             "/tokenize": (TokenizeBody, tokenize),
