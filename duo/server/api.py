@@ -209,8 +209,9 @@ class CompletionBody(TextBody, kw_only=True):
         """As in TextBody; true is 1, as in llama-server."""
         return super().n_logprobs() if self.logprobs is None or self.logprobs is False else int(self.logprobs)
 
-    def conversation(self) -> None:
+    def conversation(self) -> Conversation:
         """A completion has none."""
+        return Conversation()
 
 
 class SlotBody(msgspec.Struct):
