@@ -35,11 +35,12 @@ from duo.server.parse_request import RequestWork, check_text
 from duo.server.refused import refused_routes
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
+Endpoint = Callable[[Request], Awaitable[Response]]
+
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # nothing more can be written
 SCHEDULE_HEADER = "X-Duo-Schedule"
-Endpoint = Callable[[Request], Awaitable[Response]]
 FORMATTERS: dict[type, type[Formatter]] = {
     ChatBody: ChatFormatter,
     CompletionBody: ChatFormatter,
@@ -169,7 +170,7 @@ class Endpoints:
     def _change_props(self, _: PropsBody, __: Engine) -> Response:
         """POST /props. llama-server has no property that could be changed, either."""
         if not self._changes_props:
-            raise ApiError(501, "properties cannot be changed here: props is not set")
+            raise ApiError(501, "properties cannot be changed here: start the lead with --props")
         return json_response({"success": True})
 
     async def _tokenizer_info(self, _: Request) -> Response:
@@ -192,7 +193,7 @@ class Endpoints:
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
         if not self._has_slots:
-            raise ApiError(501, "slots are not listed here: slots is not set")
+            raise ApiError(501, "slots are not listed here: start the lead without --no-slots")
         slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
         return json_response(
             [
@@ -273,9 +274,9 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
     found: Json = {"tokens": [pieces.get(token, token) for token in tokens]}
     if body.content is None:
-        words = [model.head.tokens[token].decode("utf-8", "replace") for token in tokens]
-        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx}
-        found["token_strs"] = words if body.return_token_strs else None
+        names = map(model.head.tokens.__getitem__, tokens)
+        words = [name.decode("utf-8", "replace") for name in names] if body.return_token_strs else None
+        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx, "token_strs": words}
     return json_response(found)
 
 
