@@ -19,6 +19,7 @@ from duo.spec.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 _UNFINISHED = ("in_progress", "incomplete")
+_FUNCTION = (None, "function")  # types of tools
 
 
 class _Text(msgspec.Struct):
@@ -89,8 +90,8 @@ class ResponsesBody(SharedFields, kw_only=True):
             thoughts = ""
         # Here, a message is a whole one unless it says otherwise.
         found.continues = bool(items) and items[-1].role == "assistant" and items[-1].status in _UNFINISHED
-        found.use(self.tools or (), ("function",))
-        if isinstance(choice, NamedTool) and choice.type != "function":
+        found.use(self.tools or (), _FUNCTION)
+        if isinstance(choice, NamedTool) and choice.type not in _FUNCTION:
             raise ApiError(400, f"a tool_choice of type {str(choice.type)[:40]!r} is not supported")
         found.choice = "required" if isinstance(choice, NamedTool) else choice
         found.only = choice.name if isinstance(choice, NamedTool) else None
@@ -284,7 +285,7 @@ class ResponsesFormatter(Formatter):
                 {"type": "function", "name": tool.name, "description": tool.description, "strict": False}
                 | {"parameters": tool.given(tool.name)}
                 for tool in body.tools or ()
-                if tool.type == "function"
+                if tool.type in _FUNCTION
             ],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": sampling.top_p,
