@@ -189,9 +189,9 @@ def test_slots_and_properties_are_switches(make_lead: Callable[..., Lead]) -> No
         listed, changed = client.get("/slots"), client.post("/props", json={})
         if slots:
             assert [one["id"] for one in listed.json()] == [0, 1, 2, 3]
-            assert_error(changed, 501, "props is not set")
+            assert_error(changed, 501, "start the lead with --props")
         else:
-            assert_error(listed, 501, "slots is not set")
+            assert_error(listed, 501, "start the lead without --no-slots")
             assert changed.json() == {"success": True}
             assert_error(client.post("/props", json={"temperature": 1}), 400, "temperature")
 
