@@ -83,7 +83,7 @@ class LlamaFormatter(Formatter):
             "truncated": stop == CONTEXT_FULL,
             "stop_type": _STOPS.get(stop, "none"),
             "stopping_word": self.text.stopped_by or "",
-            "tokens_cached": len(prompt) + self._n_tokens - 1,  # in the KV cache; the last token is not
+            "tokens_cached": len(prompt) + max(0, self._n_tokens - 1),  # in the KV cache; the last token is not
             "timings": self.timings(),
             **more,
         }

@@ -170,7 +170,7 @@ class Endpoints:
     def _change_props(self, _: PropsBody, __: Engine) -> Response:
         """POST /props. llama-server has no property that could be changed, either."""
         if not self._changes_props:
-            raise ApiError(501, "properties cannot be changed here: start the lead with --props")
+            raise ApiError(501, "POST /props is not served: start the lead with --props")
         return json_response({"success": True})
 
     async def _tokenizer_info(self, _: Request) -> Response:
@@ -193,7 +193,7 @@ class Endpoints:
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
         if not self._has_slots:
-            raise ApiError(501, "slots are not listed here: start the lead without --no-slots")
+            raise ApiError(501, "GET /slots is not served: start the lead without --no-slots")
         slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
         return json_response(
             [

@@ -242,6 +242,14 @@ def test_what_has_been_scored_is_not_decoded_again(tiny: duo.Engine) -> None:
         tiny.score(prompt[:70])
 
 
+def test_a_prompt_is_read_also_where_no_token_is_wanted(tiny: duo.Engine) -> None:
+    prompt = list(range(3, 60))
+    assert tiny.generate(prompt, max_tokens=0).tokens == ()
+    stream = tiny.start(prompt, generation_config(max_tokens=1))
+    stream.completion()
+    assert stream.request.n_cached == len(prompt) - 1
+
+
 def test_a_score_that_is_cancelled_is_an_error() -> None:
     engine, slot = scripted_engine()
     with engine, ThreadPoolExecutor() as pool:

@@ -127,6 +127,10 @@ def test_how_it_ended(client: TestClient, fields: dict[str, Any], stop: str, wor
         assert found["stop"] is True
 
 
+def test_a_prompt_without_an_answer_is_in_the_cache(client: TestClient) -> None:
+    assert [complete(client, prompt="a b", n_predict=n)["tokens_cached"] for n in (0, 1, 2)] == [4, 4, 5]
+
+
 def test_a_stream_ends_with_all_but_the_text(client: TestClient) -> None:
     whole, (*events, last) = complete(client), stream(client)
     assert len(events) > 5
