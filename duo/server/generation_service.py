@@ -19,7 +19,7 @@ from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.link.guard import CLIENT
 from duo.link.remote_drafts import RemoteDrafts
-from duo.server.api_error import STOPPING, ApiError, json_response
+from duo.server.api_error import STOPPING, ApiError, json_response, sendable
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
@@ -70,7 +70,7 @@ class GenerationService:
     @property
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
-        return self._alias or self.engine.slot.target.path.stem
+        return sendable(self._alias or self.engine.slot.target.path.stem)
 
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""
