@@ -54,11 +54,6 @@ class ApiError(Exception):
         return json_response(body or self.body(), self.status, {"Retry-After": "1"} if self.status == 503 else headers)
 
 
-def sendable(name: str) -> str:
-    """The name of a file, or one typed, as JSON can have it: its bytes need not be UTF-8."""
-    return name.encode("utf-8", "replace").decode()
-
-
 def json_response(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A response with a JSON body."""
     return Response(msgspec.json.encode(document), status, headers, "application/json")

@@ -19,10 +19,10 @@ from duo import __version__
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
-from duo.link.messages import ROUTE
+from duo.link.messages import ROUTE, sendable
 from duo.llama.model import Model
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, PropsBody, SlotBody, TokenizeBody
-from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response, sendable
+from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response
 from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
 from duo.server.completion_api import LlamaBody, LlamaFormatter, settings_of

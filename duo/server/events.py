@@ -14,7 +14,8 @@ from duo.engine.request import TextRequest
 from duo.engine.statistics import Event
 from duo.errors import BusyError, ClosedError
 from duo.link.connection import MAX_CONNECTIONS
-from duo.server.api_error import STOPPING, sendable
+from duo.link.messages import sendable
+from duo.server.api_error import STOPPING
 from duo.server.conversation import Json
 from duo.server.generation_service import EventStream, GenerationService, event
 from duo.spec.policy import Policy

@@ -18,8 +18,9 @@ from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.link.guard import CLIENT
+from duo.link.messages import sendable
 from duo.link.remote_drafts import RemoteDrafts
-from duo.server.api_error import STOPPING, ApiError, json_response, sendable
+from duo.server.api_error import STOPPING, ApiError, json_response
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
