@@ -89,7 +89,10 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     check_names(given, ["json_schema", *(one.name for one in declared(config))])
     schema, seed, limit, stop = (given.pop(name, None) for name in ("json_schema", "seed", "max_tokens", "stop"))
     if schema is not None:
-        text = schema if isinstance(schema, str) else json.dumps(schema)
+        try:
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"json_schema cannot be written as JSON: {error}", "json_schema") from None
         given["grammar"] = schema_grammar(text, "json_schema")
     bias = given.get("logit_bias")
     if bias and not isinstance(bias, Mapping):

@@ -19,7 +19,7 @@ from duo import __version__
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
-from duo.link.messages import ROUTE
+from duo.link.messages import ROUTE, sendable
 from duo.llama.model import Model
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, PropsBody, SlotBody, TokenizeBody
 from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response
@@ -153,7 +153,7 @@ class Endpoints:
                 "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
                 "total_slots": slot.config.n_slots,
                 "model_alias": self._service.model_name,
-                "model_path": model.path.name,  # clients need not know the folder
+                "model_path": sendable(model.path.name),  # clients need not know the folder
                 "model_ftype": model.quantisation,
                 "modalities": {"vision": False, "audio": False, "video": False},
                 "endpoint_slots": self._has_slots,

@@ -18,6 +18,7 @@ from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.link.guard import CLIENT
+from duo.link.messages import sendable
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
 from duo.server.conversation import Json
@@ -70,7 +71,7 @@ class GenerationService:
     @property
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
-        return self._alias or self.engine.slot.target.path.stem
+        return sendable(self._alias or self.engine.slot.target.path.stem)
 
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""

@@ -18,6 +18,8 @@ from tests.gguf_files import N_CTX_TRAIN, tiny_gemma, tiny_hybrid, tiny_llama, t
 from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of
 
 MESSAGES = [{"role": "user", "content": "the cat"}]
+CIRCULAR: dict[str, Any] = {}
+CIRCULAR["properties"] = {"a": CIRCULAR}
 TEMPLATE = "{% for message in messages %}{{ message.role[0] }} {{ message.content }} {% endfor %}"
 
 
@@ -277,7 +279,8 @@ def test_a_seed(tiny: duo.Engine) -> None:
         # Of another type.
         ("seed", "x"), ("seed", 1.5), ("stop", 5), ("stop", [5]), ("temperature", [1]), ("max_tokens", "3"),
         ("samplers", 3), ("samplers", "top_k"), ("grammar", 4), ("logit_bias", 3), ("logit_bias", {"a": 1}),
-        ("logit_bias", {1: "a"}), ("json_schema", 3),
+        ("logit_bias", {1: "a"}), ("json_schema", 3), ("json_schema", {"const": {1, 2}}), ("json_schema", CIRCULAR),
+        ("ignore_eos", "no"), ("stop", "\ud800"),
     ],
 )  # fmt: skip
 def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -> None:
@@ -298,7 +301,8 @@ def test_unknown_keywords(engine: duo.Engine) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [
     ("lookup", False), ("schedule", None), ("n_ctx", "5"), ("rpc_servers", "a:1"), ("rpc_servers", 5),
-    ("tensor_split", "1"), ("devices", "none"), ("cpu_range", 3),
+    ("tensor_split", "1"), ("devices", "none"), ("cpu_range", 3), ("exact", "yes"), ("use_mmap", "off"), ("profile", 2),
+    ("chat_template_kwargs", "{}"),
 ])  # fmt: skip
 def test_settings_of_another_type(name: str, value: object) -> None:
     with pytest.raises(duo.UsageError, match=f"^{name} must "):
