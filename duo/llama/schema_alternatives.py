@@ -12,8 +12,7 @@ from typing import Any
 from duo.llama.schema_documents import Unsupported
 
 # Keywords of a schema, without those that combine schemas. Numbers are fractions, "pattern" and "format" are lists,
-# "excluded" are constants, "not …" is what must not hold, and "seen" what is evaluated: "*": all, "nNAME" and
-# "pPATTERN": properties, "iN": the first N items.
+# "excluded" are constants, and "not …" is what must not hold.
 Alternative = dict[str, Any]
 
 CLOSED = "x-closed"  # an object without other properties than those that its schema names
@@ -25,7 +24,7 @@ OPPOSITES = {
     "maximum": "exclusiveMinimum", "exclusiveMinimum": "maximum",
 }  # fmt: skip
 _LISTS = {"pattern", "format"}
-_OF_ENUM = {"enum", "seen", "pattern", "format", "not pattern", "not format"}
+_OF_ENUM = {"enum", "pattern", "format", "not pattern", "not format"}
 
 
 def both(first: Any, second: Any) -> Any:
@@ -128,8 +127,8 @@ def _combined(key: str, one: Any, other: Any) -> Any:
         return Fraction(math.lcm(one.numerator, other.numerator), math.gcd(one.denominator, other.denominator))
     if key == "enum":
         return [*filter(set(other).__contains__, one)]
-    if key in ("seen", "additionalProperties"):
-        return one | other if key == "seen" else both(one, other)
+    if key == "additionalProperties":
+        return both(one, other)
     if key in _LISTS | {"required", "excluded"}:
         return [*dict.fromkeys(one + other)]
     return one + other if isinstance(one, list) else one
@@ -193,7 +192,7 @@ def denied(one: Alternative) -> Iterator[Alternative]:
             yield {"minItems": len(one.get("prefixItems", ())) + 1}
         elif key.startswith("not "):
             yield from ({key[4:]: [part] if key[4:] in _LISTS else part} for part in value)
-        elif key in ("integer", "uniqueItems") or (key not in ("seen", CLOSED) and value not in (True, {})):
+        elif key in ("integer", "uniqueItems") or (key != CLOSED and value not in (True, {})):
             yield from ({f"not {key}": [part]} for part in (value if key in _LISTS else [value]))
 
 

@@ -5,7 +5,9 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 VALUES = {"enum", "const", "default", "examples"}  # not schemas
-NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # objects of schemas
+NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependentRequired",
+         "dependencies"}  # objects of schemas, or of lists of names  # fmt: skip
+_COMBINING = {"allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef", "dependentSchemas", "dependencies"}
 
 
 class Unsupported(Exception):
@@ -55,6 +57,10 @@ class Documents:
         if isinstance(schema.get("items"), list):
             schema["prefixItems"] = schema["items"]
             schema["items"] = schema.get("additionalItems", True)
+        for key, given in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+            is_local = given in schema or not schema.keys() & _COMBINING
+            if key in schema and (is_local or schema[key] in (True, {})):
+                schema.setdefault(given, schema.pop(key))
         if self._is_lenient and "oneOf" in schema and "anyOf" not in schema:
             schema["anyOf"] = schema.pop("oneOf")
 

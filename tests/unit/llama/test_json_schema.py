@@ -76,6 +76,8 @@ def test_what_is_invalid_is_not_taken(schema: Any, right: list[str], wrong: list
 
 KIND = {"properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer"}}, "required": ["kind"]} | OBJECT
 IS_A = {"properties": {"kind": {"const": "a"}}}
+TREE = {"type": "object", "properties": {"left": {"$ref": "#"}, "kind": {"enum": ["+", "-"]}}}
+TREE |= {"required": ["left", "kind"]}
 COMBINED: tuple[tuple[Any, list[str], list[str]], ...] = (
     (KIND | {"if": IS_A, "then": {"required": ["n"]}}, ['{"kind":"a","n":1}', '{"kind":"b"}'], ['{"kind":"a"}']),
     ({"not": {"type": ["object", "string"]}}, ["1", "[]", "null"], ["{}", '""']),
@@ -87,17 +89,23 @@ COMBINED: tuple[tuple[Any, list[str], list[str]], ...] = (
       "$defs": {name: {"type": "object", "properties": {"t": {"const": name}}, "required": ["t"]} for name in "ab"}},
      ['{"t":"a"}', '{"t":"b"}'], ['{"t":"c"}', "{}"]),
     ({"dependentRequired": {"a": ["b"]}}, ['{"b":1}', '{"a":1,"b":1}', "1"], ['{"a":1}']),
+    ({"dependentRequired": {"items": ["b"], "$schema": ["b"]}}, ['{"b":1}', '{"items":1,"b":1}'],
+     ['{"items":1}', '{"$schema":1}']),
+    ({"dependencies": {"items": ["b"], "default": {"$ref": "#/$defs/c"}}, "$defs": {"c": {"required": ["c"]}}},
+     ['{"default":1,"c":1}'], ['{"items":1}', '{"default":1}']),
     ({"dependentSchemas": {"a": {"maxProperties": 1}}}, ['{"a":1}', '{"b":1,"c":1}'], ['{"a":1,"b":1}']),
     ({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "null"}},
      ['{"a":null,"b":null}', "{}"], ['{"c":null}', '{"a":1}']),
     ({"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}}, ['{"ab":1}'], ['{"A":1}', '{"":1}']),
     ({"type": "object", "propertyNames": {"maxLength": 2}}, ['{"ab":1}', '{"\\n":1}'], ['{"abc":1}']),
-    ({"allOf": [{"properties": {"a": {}}}], "properties": {"b": {}}, "unevaluatedProperties": False},
-     ['{"b":1,"a":1}'], ['{"c":1}']),
-    ({"anyOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}],
-      "unevaluatedProperties": False}, ['{"a":1}', '{"a":1,"b":1}'], ['{"a":1,"c":1}', "{}"]),
+    ({"properties": {"a": {}}, "unevaluatedProperties": {"type": "null"}}, ['{"a":1,"b":null}'], ['{"c":1}']),
+    ({"allOf": [{"properties": {"a": {}}}], "additionalProperties": {"type": "null"}, "unevaluatedProperties": False},
+     ['{"a":null,"b":null}'], ['{"a":1}']),
     ({"prefixItems": [{"type": "null"}], "unevaluatedItems": False}, ["[null]", "1"], ["[null,1]", "[1]"]),
     ({"type": "array", "uniqueItems": True, "maxItems": 1}, ["[1]", "[]"], ["[1,1]"]),
+    # Alternatives that refer to their union before they tell which they are
+    ({"oneOf": [TREE, {"type": "object", "properties": {"kind": {"const": "n"}}, "required": ["kind"]}]},
+     ['{"kind":"n"}', '{"left":{"kind":"n"},"kind":"+"}'], ['{"left":{"kind":"n"},"kind":"n"}', '{"kind":"+"}']),
     ({"$id": "https://a.b/c", "$ref": "d#n", "$defs": {"d": {"$id": "d", "items": {"$anchor": "n", "const": 1}}}},
      ["1"], ["2"]),
     ({"items": {"$dynamicRef": "#n"}, "type": "array", "$defs": {"n": {"$dynamicAnchor": "n", "const": 1}}}, ["[1]"],
@@ -129,6 +137,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "exclusiveMinimum": ({"type": "number", "exclusiveMinimum": 10**9, "maximum": 10**9 + 0.5},),
     "minProperties": ({"type": "object", "minProperties": 2}, {"minProperties": 3, "required": ["a"]}),
     "uniqueItems": ({"uniqueItems": True},),
+    "unevaluatedProperties": ({"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},),
+    "unevaluatedItems": ({"anyOf": [{"prefixItems": [True]}, True], "unevaluatedItems": {"type": "null"}},),
     "contains": ({"contains": {"type": "null"}}, {"contains": True, "minContains": 0, "maxContains": 1}),
     "pattern": ({"not": {"pattern": "^a"}, "type": "string"}, {"type": "string", "pattern": r"^[\x00-\x1f!]$"},
                 {"pattern": "("}),
