@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from duo.llama.json_schema import rewritten
 from duo.llama.schema_documents import Unsupported
-from duo.llama.schema_forms import Unsatisfiable
+from duo.llama.schema_forms import Unsatisfiable, rewritten
 
 MARK = "%llguidance"  # what a Lark grammar begins with, for llama.cpp, too
 MAX_S = 1.0  # CPU time

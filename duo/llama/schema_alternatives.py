@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from duo.llama.schema_documents import Unsupported
+from duo.llama.schema_documents import CLOSED, Unsupported
 
 # Keywords of a schema, without those that combine schemas. Numbers are fractions, "pattern" and "format" are lists,
 # "excluded" are constants, and "not …" is what must not hold.
 Alternative = dict[str, Any]
 
-CLOSED = "x-closed"  # an object without other properties than those that its schema names
 LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
 UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
 MOST = 2**53  # llguidance computes with doubles

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from duo.llama import schema_alternatives as alternatives
-from duo.llama.schema_alternatives import CLOSED, LOWER, UPPER, Alternative
-from duo.llama.schema_documents import Documents, Unsupported
+from duo.llama.schema_alternatives import LOWER, UPPER, Alternative
+from duo.llama.schema_documents import CLOSED, Documents, Unsupported
 
 Cases = dict[str, list[Alternative]]  # by type: one of them holds
 
@@ -25,13 +25,13 @@ _KEYWORDS = {
                CLOSED},
     "boolean": set(), "null": set(),
 }  # fmt: skip
-_UNSUPPORTED = {"unevaluatedProperties", "unevaluatedItems"}  # but for what Documents writes otherwise
+_UNSUPPORTED = {"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"}  # as Documents leaves them
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 _VALUES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(LOWER | UPPER | {"multipleOf", "minContains", "maxContains"}, (int, float)),
     **dict.fromkeys(("properties", "patternProperties", *_DEPENDENT), (dict,)),
     **dict.fromkeys(("required", "prefixItems", "allOf", "anyOf", "oneOf", "enum"), (list,)),
-    **dict.fromkeys(("pattern", "format", "$ref", "$dynamicRef"), (str,)),
+    **dict.fromkeys(("pattern", "format", "$ref"), (str,)),
     "type": (str, list), "uniqueItems": (bool,),
 }  # fmt: skip
 
@@ -43,10 +43,8 @@ class _Circular(Unsupported):
 class Schema:
     """A schema whose cases are computed."""
 
-    def __init__(self, schema: Any, *, is_lenient: bool) -> None:
-        """`is_lenient`: oneOf is anyOf. Raises RecursionError."""
-        self._documents = Documents(schema, is_lenient=is_lenient)
-        self.root = self._documents.root
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
         self._known: dict[tuple[str, bool], Cases] = {}
         self._n_pairs = 0
         self._referring: list[str] = []  # references that are being followed
@@ -64,7 +62,7 @@ class Schema:
             self._known[key] = self._found(schema, closes)
         return self._known[key]
 
-    def _found(self, schema: dict[str, Any], closes: bool) -> Cases:
+    def _found(self, schema: Any, closes: bool) -> Cases:
         for key, kinds in _VALUES.items():
             given = schema.get(key, ...)
             if given is not ... and (not isinstance(given, kinds) or (isinstance(given, bool) and kinds != (bool,))):
@@ -78,8 +76,8 @@ class Schema:
         """What the keywords say that combine schemas."""
         cases = functools.partial(self.cases, closes=closes)
         yield from map(cases, schema.get("allOf", ()))
-        for key in schema.keys() & {"$ref", "$dynamicRef"}:
-            yield self._of_reference(key, schema[key], cases)
+        if "$ref" in schema:
+            yield self._of_reference(schema["$ref"], cases)
         if "propertyNames" in schema:
             yield self._named(schema["propertyNames"])
         if "not" in schema:
@@ -96,12 +94,12 @@ class Schema:
             has_name = self._all(self.cases({"required": [name]}), needed)
             yield self._union([self.cases({"properties": {name: False}}), has_name])
 
-    def _of_reference(self, key: str, address: str, cases: Callable[[Any], Cases]) -> Cases:
+    def _of_reference(self, address: str, cases: Callable[[Any], Cases]) -> Cases:
         if address in self._referring:
-            raise _Circular(f"no text can satisfy it: {key} {address or '#'} refers to itself")
+            raise _Circular(f"no text can satisfy it: $ref {address or '#'} refers to itself")
         self._referring.append(address)
         try:
-            return cases(self._documents.referred(key, address))
+            return cases(self._documents.referred(address))
         finally:
             self._referring.pop()
 

@@ -1,4 +1,4 @@
-"""Forms: the cases of a JSON schema as llguidance is given them.
+"""Forms: JSON schemas as llguidance is given them: rewritten into what it enforces.
 
 Nothing is left to combine, and what llguidance 1.9 enforces wrongly is written otherwise, or refused.
 """
@@ -14,8 +14,12 @@ from typing import Any
 from duo.llama.schema_alternatives import MOST, OPPOSITES, Alternative, of_property
 from duo.llama.schema_alternatives import others as others_of
 from duo.llama.schema_cases import Schema
-from duo.llama.schema_documents import Unsupported
+from duo.llama.schema_documents import Documents, Unsupported
 
+# As in llama.cpp's grammars of schemas: without a limit, a model may write spaces to the end.
+_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
+_NO_ESCAPES = {"json_allow_general_unicode_escapes": False, "json_allowed_escapes": 'nrbtf"\\'}
+_LENIENT = {"lenient": True, "coerce_one_of": True}
 _DEFINITIONS = 4000
 _CLASSES = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])", re.DOTALL)
 _BOUNDS = {"inimum": 1, "aximum": -1}
@@ -26,17 +30,25 @@ class Unsatisfiable(Exception):
     """No text can match the schema."""
 
 
-def form(schema: Any, *, is_lenient: bool) -> tuple[Any, bool]:
-    """A schema that llguidance enforces, and whether its texts may have escapes.
+def rewritten(schema: object, *, is_lenient: bool = False) -> Any:
+    """A schema of the same texts, which llguidance enforces; `is_lenient`: what it does not know is ignored.
 
-    `is_lenient`: oneOf is anyOf. Raises Unsatisfiable, Unsupported, and RecursionError if it is nested too deeply.
+    Raises Unsatisfiable, Unsupported, and RecursionError if it is nested too deeply.
     """
-    forms = _Forms(Schema(schema, is_lenient=is_lenient))
-    root = forms.of(forms.schema.root)
-    forms.compute()
-    if not forms.has_text(root):
-        raise Unsatisfiable("no text can satisfy it")
-    return (root if root is True else root | {"$defs": forms.definitions}), forms.has_escapes
+    documents = Documents(schema, is_lenient=is_lenient)
+    found, options = documents.root, _OPTIONS | (_LENIENT if is_lenient else {})
+    try:
+        forms = _Forms(Schema(documents))
+        root = forms.of(found)
+        forms.compute()
+        if not forms.has_text(root):
+            raise Unsatisfiable("no text can satisfy it")
+        found = root if root is True else root | {"$defs": forms.definitions}
+        options |= {} if forms.has_escapes else _NO_ESCAPES
+    except Unsupported:
+        if not is_lenient:
+            raise
+    return found | {"x-guidance": options} if isinstance(found, dict) else found
 
 
 class _Forms:
