@@ -115,8 +115,10 @@ def check(config: Any) -> None:
     for name, said, value, one, owner in declared(config):
         if owner is not type(config):
             continue
+        if value is None and "None" not in one.type:
+            raise UsageError(f"{name} must be a value, not None", name)
         if not said.choices and value is not None:
-            _check_kind(name, value, str(one.type))
+            _check_kind(name, value, one.type)
         is_whole = one.type.startswith("int")
         choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
         if isinstance(value, str):

@@ -311,6 +311,11 @@ def test_prompts_that_cannot_be_used(prompt: str | list[int], said: str, tiny: d
         tiny.generate(prompt)
 
 
+def test_a_schema_that_is_no_json() -> None:
+    with pytest.raises(duo.UsageError, match=r"^json_schema is not valid JSON: Object of type set is not"):
+        generation_config(json_schema={"enum": {1}})
+
+
 @pytest.mark.parametrize("prompt", [5, None, b"a", ["a"], [[1]], [1.5]])
 def test_prompts_of_another_type(prompt: Any, tiny: duo.Engine, engine: duo.Engine) -> None:
     with pytest.raises(duo.PromptError) as raised:
