@@ -36,8 +36,9 @@ def fit(
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", draft, context))
     for device in dict.fromkeys(device for model in models for device in model.silent):
-        why = "reports all of its %s as free, whatever other programs use there: if the layers do not fit, set"
-        log.info(f"%s (%s) {why} %s", device.name, device.description, of_size(device.reported[1]), models[0].parameter)
+        of_host = f"{device.name} ({device.description}) reports all of its {of_size(device.reported[1])} as free"
+        more = f"if the layers do not fit, set {models[0].parameter}"
+        log.info("%s, whatever other programs use there: %s", of_host, more)
     _check_weights(models)
     if not any(model.rooms and model.n_layers is None for model in models):
         return target, draft
@@ -78,9 +79,7 @@ class _Placed:
             self.n_layers = ALL_LAYERS
         devices = devices_for(config)
         self.rooms = [Room(device.name, device.memory[0]) for device in devices]
-        self.silent = [
-            device for device in devices if device.kind == RPC and device.reported[0] == device.reported[1] > 0
-        ]
+        self.silent = [one for one in devices if one.kind == RPC and one.reported[0] == one.reported[1] > 0]
 
     @cached_property
     def footprint(self) -> Footprint:
