@@ -1,13 +1,14 @@
 """Cases: a JSON schema as a union of alternatives, of one type each and without combinations of schemas.
 
 llguidance combines few schemas, and not all of those exactly. Alternatives are easily combined: of two schemas, both
-hold where an alternative of each does, and one does not hold where each of its alternatives lacks something.
+hold where an alternative of each does.
 """
 
 import functools
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from duo.llama import schema_alternatives as alternatives
@@ -25,7 +26,14 @@ _KEYWORDS = {
                CLOSED},
     "boolean": set(), "null": set(),
 }  # fmt: skip
-_UNSUPPORTED = {"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"}  # as Documents leaves them
+_UNSUPPORTED = {
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "$dynamicRef",
+    "$recursiveRef",
+    "not",
+    "if",
+}  # as Documents leaves them
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 _VALUES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(LOWER | UPPER | {"multipleOf", "minContains", "maxContains"}, (int, float)),
@@ -80,15 +88,10 @@ class Schema:
             yield self._of_reference(schema["$ref"], cases)
         if "propertyNames" in schema:
             yield self._named(schema["propertyNames"])
-        if "not" in schema:
-            yield self._not(schema["not"])
         if "anyOf" in schema:
             yield self._union(map(cases, schema["anyOf"]))
         if "oneOf" in schema:
             yield self._one(schema["oneOf"], cases)
-        if "if" in schema and ("then" in schema or "else" in schema):
-            then = self._all(cases(schema["if"]), cases(schema.get("then", True)))
-            yield self._union([then, self._all(self._not(schema["if"]), cases(schema.get("else", True)))])
         for name, more in [pair for key in _DEPENDENT for pair in schema.get(key, {}).items()]:
             needed = cases({"required": more} if isinstance(more, list) else more)
             has_name = self._all(self.cases({"required": [name]}), needed)
@@ -143,29 +146,23 @@ class Schema:
         return found | {"object": [parts | {"additionalProperties": False}]}
 
     def _one(self, schemas: list[Any], cases: Callable[[Any], Cases]) -> Cases:
-        ways = []
-        for i, schema in enumerate(schemas):
-            way = cases(schema)
-            for other in schemas[:i] + schemas[i + 1 :]:
-                if not self._is_empty({"allOf": [schema, other]}):
-                    way = self._all(way, self._not(other))
-            ways.append(way)
-        return self._union(ways)
+        """One of several, of which no two may hold at once: then it is any of them."""
+        for one, other in itertools.permutations(schemas, 2):
+            if not self._is_empty(self._all(cases(one), self.cases(other, closes=False))):
+                raise Unsupported("oneOf: several may hold at once: use anyOf")
+        return self._union(map(cases, schemas))
 
-    def _is_empty(self, schema: Any, depth: int = 3) -> bool:
-        """Whether nothing can match it, as far as `depth` levels of it show."""
-        try:
-            found = [one for some in self.cases(schema, closes=False).values() for one in some]
-        except _Circular:
-            if depth == 3:
-                raise
-            return False  # a property of what is being computed
-        return all(depth and self._lacks(one, depth) for one in found)
+    def _is_empty(self, cases: Cases, depth: int = 3) -> bool:
+        """Whether nothing can match, as far as `depth` levels show."""
+        return all(depth and self._lacks(one, depth) for some in cases.values() for one in some)
 
     def _lacks(self, one: Alternative, depth: int) -> bool:
-        names = (self._is_empty(alternatives.of_property(one, name), depth - 1) for name in one.get("required", ()))
-        items = (self._is_empty(part, depth - 1) for part in one.get("prefixItems", ())[: one.get("minItems", 0)])
-        return any(names) or any(items)
+        parts = [alternatives.of_property(one, name) for name in one.get("required", ())]
+        for part in parts + [*one.get("prefixItems", ())][: one.get("minItems", 0)]:
+            with suppress(_Circular):  # a property of what is being computed
+                if self._is_empty(self.cases(part, closes=False), depth - 1):
+                    return True
+        return False
 
     def _union(self, ways: Iterable[Cases]) -> Cases:
         found: Cases = {}
@@ -179,20 +176,9 @@ class Schema:
         for kind in first.keys() & second.keys():
             self._n_pairs += len(first[kind]) * len(second[kind])
             if self._n_pairs > _MOST:
-                raise Unsupported("anyOf, oneOf, if or not: together, they have too many cases")
+                raise Unsupported("anyOf or oneOf: together, they have too many cases")
             pairs = (alternatives.merged(one, other) for one, other in itertools.product(first[kind], second[kind]))
             found[kind] = _distinct(one for one in pairs if one is not None)
-        return found
-
-    def _not(self, schema: Any) -> Cases:
-        cases = self.cases(schema, closes=False)
-        found: Cases = {}
-        for kind in _KEYWORDS:
-            ways: list[Cases] = [
-                {kind: [one for one in alternatives.denied(some) if alternatives.is_possible(one)]}
-                for some in cases.get(kind, ())
-            ]
-            found[kind] = functools.reduce(self._all, ways, Cases({kind: [{}]})).get(kind, [])
         return found
 
 

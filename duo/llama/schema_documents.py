@@ -101,10 +101,14 @@ def _renew(schema: dict[str, Any]) -> None:
     if isinstance(schema.get("items"), list):
         schema["prefixItems"] = schema["items"]
         schema["items"] = schema.get("additionalItems", True)
+    if schema.get("not") in (True, False, {}) and isinstance(several := schema.get("allOf", []), list):
+        schema["allOf"] = [*several, schema.pop("not") is False]  # zod's never
     for key, given in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
         is_local = given in schema or not schema.keys() & _COMBINING
         if key in schema and (is_local or schema[key] in (True, {})):
             schema.setdefault(given, schema.pop(key))
+    if "then" not in schema and "else" not in schema:
+        schema.pop("if", None)
 
 
 def _has_all(schema: dict[str, Any]) -> bool:
