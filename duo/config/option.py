@@ -118,7 +118,7 @@ def check(config: Any) -> None:
         if value is None and "None" not in one.type:
             raise UsageError(f"{name} must be a value, not None", name)
         if not said.choices and value is not None:
-            _check_kind(name, value, one.type)
+            _check_kind(name, value, str(one.type))
         is_whole = one.type.startswith("int")
         choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
         if isinstance(value, str):
