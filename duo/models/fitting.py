@@ -36,9 +36,8 @@ def fit(
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", draft, context))
     for device in dict.fromkeys(device for model in models for device in model.silent):
-        of_host = f"{device.name} ({device.description}) reports all of its {of_size(device.reported[1])} as free"
-        more = f"if the layers do not fit, set {models[0].parameter}"
-        log.info("%s, whatever other programs use there: %s", of_host, more)
+        why = "reports all of its %s as free, whatever other programs use there: if the layers do not fit, set"
+        log.info(f"%s (%s) {why} %s", device.name, device.description, of_size(device.reported[1]), models[0].parameter)
     _check_weights(models)
     if not any(model.rooms and model.n_layers is None for model in models):
         return target, draft
