@@ -1,13 +1,14 @@
-#!/bin/bash
+#!/usr/bin/env bash
 # @anthropic-ai/claude-code 2.1.332 (npm).
-# Expected: the system prompt is the same in each session, so that a server's cache has it (its blocks say so themselves,
-# with cache_control).
-# Instead: its first block is `x-anthropic-billing-header: cc_version=…`, whose last three digits depend on the question.
-# Also within a session they change, when the chat is compacted.
-# Why it matters: all tokens of a prompt come after these digits, so that 12,000 or more are read again each time.
+# Expected: the system prompt is the same in each session, so that a server's cache has it (cache_control in its blocks
+# asks for that).
+# Instead: its first block is `x-anthropic-billing-header: cc_version=…`, whose last three digits depend on the
+# question. They also change within a session, when the chat is compacted.
+# Why it matters: all tokens of a prompt come after these digits, so 12,000 or more are read again each time; duo lead
+# leaves the block out.
 set -euo pipefail
 folder=$(mktemp -d)
-trap 'kill "$server" 2>/dev/null || true; rm -rf "$folder"' EXIT
+trap '[ -z "${server:-}" ] || kill "$server"; rm -rf "$folder"' EXIT
 npm install --silent --prefix "$folder" @anthropic-ai/claude-code@2.1.332
 cat > "$folder/server.py" <<'PYTHON'
 import http.server, json, sys

@@ -1,9 +1,9 @@
-#!/bin/bash
+#!/usr/bin/env bash
 # litellm 1.110.2 (PyPI); so do pi 1.6.0, Cline 3.0.65, llm 0.36, pydantic-ai 2.68.0 with the API of chats.
 # Expected: an image in a tool's result stays in the message of the tool (LangChain 1.7.4 and vLLM have it there).
 # Instead: it is moved to a message of the user, right after that of the tool, with a text of the client's own.
-# Why it matters: a server without images refuses what a user has sent. The message is in each later request, so that the
-# chat cannot go on, though the user sent no image: one right after a tool's result is to be read as part of the result.
+# Why it matters: a server that takes no images refuses one of the user. The message is in each later request, so the
+# chat cannot go on. duo lead reads an image right after a tool's result as part of the result: a note takes its place.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -24,7 +24,8 @@ for pattern in (r'^[^"]*$', r"^[^\\]*$", r'^[^"\x00]*$', r"^[a-z]*$"):
         matcher, data = LLMatcher(tokenizer, grammar), [*json.dumps(text).encode()]
         taken = matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
         found[pattern, text] = taken
-        print(f"{pattern:14} {json.dumps(text):6} matches: {re.search(pattern, text) is not None!s:6} accepted: {taken}")
+        matches = re.search(pattern, text) is not None
+        print(f"{pattern:14} {json.dumps(text):6} matches: {matches!s:6} accepted: {taken}")
 if not (found[r'^[^"]*$', '"'] and found[r"^[^\\]*$", "\\"] and not found[r'^[^"\x00]*$', '"']):
     sys.exit("the behaviour changed: llguidance excludes what the class excludes")
 PYTHON

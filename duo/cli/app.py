@@ -20,6 +20,7 @@ from duo.llama import spin_briefly
 
 COMPLETE = "_DUO_COMPLETE"  # source_bash: print the completion script of bash; complete_bash: print completions
 EPILOG = "Defaults depend on the machine and the models. The text goes to stdout, everything else to stderr."
+_NO_SWITCH = "Input should be a valid boolean, unable to interpret input"  # only a variable has a value: no flag
 
 _new_app = partial(
     typer.Typer, add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False
@@ -123,7 +124,8 @@ def run() -> int:
                 os._exit(error.exit_status)  # nothing is buffered
         return error.exit_status
     except typer.TyperException as error:
-        say(f"duo: error: {error.format_message().removesuffix('.')} (see {help_command(getattr(error, 'ctx', None))})")
+        message = error.format_message().removesuffix(".").replace(_NO_SWITCH, "its variable must be on or off")
+        say(f"duo: error: {message} (see {help_command(getattr(error, 'ctx', None))})")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130

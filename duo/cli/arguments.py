@@ -13,11 +13,12 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from duo.cli.commands import COMMANDS
-from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags, refused_variables
+from duo.cli.llama_flags import ALIASES, NO_EFFECT, OFF, flags, refused_variables
 from duo.cli.options.by_command import RunOptions
 from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
 
+_ON = ("on", "enabled", "true", "1", "yes", "y", "t")  # values of variables for switches
 _WIDE = 100  # columns that the table of Typer's help needs
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
 
@@ -61,8 +62,12 @@ def _switch_value(option: Any, _: Any) -> str | None:
     variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar
     if option.secondary_opts and any(name.replace("_ARG_", "_ARG_NO_") in os.environ for name in variables):
         return "0"
-    value = next(filter(None, map(os.environ.get, variables)), None)
-    return {"enabled": "1", "disabled": "0"}.get(value, value) if value else None
+    if (name := next(filter(os.environ.get, variables), None)) is None:
+        return None
+    value = os.environ[name].strip().lower()
+    if value not in (*_ON, *OFF):
+        raise UsageError(f"{name} must be on or off, not {value[:40]!r}")
+    return "1" if value in _ON else "0"
 
 
 class CommandWithWholeNames(WholeNames, TyperCommand):

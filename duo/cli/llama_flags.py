@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 NO_EFFECT = "without effect here"
-OFF = ("", "off", "disabled", "false", "0")  # values of llama.cpp's variables for switches
+OFF = ("", "off", "disabled", "false", "0", "no", "n", "f")  # values of variables for switches
 _SWITCH = "[on|off|auto]"
 # Spellings of llama.cpp for options that duo calls differently.
 ALIASES = {

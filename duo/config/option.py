@@ -135,9 +135,13 @@ def check(config: Any) -> None:
 
 
 def _check_kind(name: str, value: Any, kind: str) -> None:
-    """Raise UsageError for a value that is no text, no list of texts, or no list, where `kind` is one."""
+    """Raise UsageError for a value that is no text, switch, mapping, list of texts, or list, where `kind` is one."""
     if kind.startswith("str") and not isinstance(value, str):
         raise UsageError(f"{name} must be a text, not {value!r}", name)
+    if kind.startswith("bool") and value not in (True, False):
+        raise UsageError(f"{name} must be True or False, not {value!r}", name)
+    if kind.startswith("Mapping") and not isinstance(value, Mapping):
+        raise UsageError(f"{name} must be a dict, not {value!r}", name)
     is_list = kind.startswith(("tuple[", "Sequence["))
     if is_list and (isinstance(value, str) or not isinstance(value, Sequence)):
         raise UsageError(f"{name} must be a list, not {value!r}", name)

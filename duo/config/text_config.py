@@ -86,6 +86,10 @@ class StopConfig:
         check(self)
         if "" in self.stop_strings:
             raise UsageError("stop must not be empty", "stop")
+        try:
+            "".join(self.stop_strings).encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"stop is not text: {error}", "stop") from None
 
 
 @dataclass(frozen=True, slots=True)

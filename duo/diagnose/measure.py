@@ -75,6 +75,7 @@ class Meter:
             draft.follow(draft.n_ctx)  # all that the target decodes is accepted
         self._progress, self._stop, self._note = progress, stop, note
         self._told = False  # that other programs compute
+        self._has_times = False  # so that what follows may take longer than the limit
         self._sizes: Sequence[int] = SIZES
         self._begin = time.perf_counter()
         self._expected_s = self._end = math.inf
@@ -198,6 +199,7 @@ class Meter:
             self.doubts = self._busy or _VARYING
             self._note(f"tentative: {self.doubts}")
             self._keep(disturbed=True)
+        self._has_times = True
 
     def _run(self, group: Group, *, again: bool) -> None:
         """Add times to a group: of all sizes or, `again`, of those that need more."""
@@ -282,8 +284,10 @@ class Meter:
         return MeasurementError(f"the machine cannot be measured now: {reason}; try again when it is idle")
 
     def _check(self, what: str = "") -> None:
-        """Show the progress; raise Stopped."""
+        """Show the progress; raise Stopped, and MeasurementError at the limit if there are no times."""
         if self._stop.is_set():
             raise Stopped
+        if not self._has_times and time.perf_counter() > self._end:
+            raise self._failure()
         if what:
             self._progress(what, min(1.0, (time.perf_counter() - self._begin) / self._expected_s))

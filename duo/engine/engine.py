@@ -21,16 +21,7 @@ from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
-from duo.errors import (
-    BusyError,
-    ClosedError,
-    DecodeAborted,
-    DecodeError,
-    DeviceError,
-    DuoError,
-    ModelError,
-    PromptError,
-)
+from duo.errors import BusyError, ClosedError, DecodeAborted, DuoError, PromptError, UsageError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
@@ -289,7 +280,7 @@ class Engine:
             if not isinstance(error, DuoError):
                 log.exception("a generation failed")
                 self.fault = repr(error)
-            elif isinstance(error, DecodeError | DeviceError | ModelError):
+            elif not isinstance(error, BusyError | PromptError | UsageError):
                 self.fault = str(error)
             self._end(request, error)
 

@@ -244,13 +244,25 @@ class Generation:
         return added
 
     def _prefill(self, stop: threading.Event) -> None:
-        """Decode the prompt except for its last batch, which is part of the first step; if scored, its last token."""
+        """Decode the prompt except for its last batch, which is part of the first step; if scored, its last token.
+
+        If no token is wanted, there is no step, and all of an unscored prompt is decoded.
+        """
         target, prompt, scored = self.target, self.session.accepted, self.scored
+        if scored is not None and len(scored) < self.session.n_prompt - 1:
+            del scored[target.n_past :]  # of what an error has made to be read again
+        elif scored is not None:  # all of them are known
+            if self._ending.n_room == 0:
+                return
+            scored = None
         while not stop.is_set():
-            n_past, n_left, n = target.n_past, len(prompt) - target.n_past, target.n_batch
+            n_past, n_left = target.n_past, len(prompt) - target.n_past
+            n = min(target.n_batch, n_left)
             if scored is not None:
                 n = min(score_size(target), n_left - 1)
-            if not n or n_left <= n:
+            elif n == n_left and self._ending.n_room != 0:
+                return
+            if not n:
                 return
             logits, _ = self._decode(prompt[n_past : n_past + n], 0 if scored is None else n)
             if scored is not None:

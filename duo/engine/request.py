@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from duo.config.option import check_names, declared, with_values
 from duo.engine.generation import Sources
 from duo.engine.metrics import Metrics
 from duo.errors import UsageError
-from duo.llama.grammar import Grammar, schema_grammar, schemas_grammar
+from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
 from duo.spec.sampling import Guesser, chooser, without
 from duo.spec.types import Step, TokenLogprobs
@@ -88,8 +89,11 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     check_names(given, ["json_schema", *(one.name for one in declared(config))])
     schema, seed, limit, stop = (given.pop(name, None) for name in ("json_schema", "seed", "max_tokens", "stop"))
     if schema is not None:
-        read = schema_grammar if isinstance(schema, str) else lambda one, name: schemas_grammar([one], name)
-        given["grammar"] = read(schema, "json_schema")
+        try:
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"json_schema cannot be written as JSON: {error}", "json_schema") from None
+        given["grammar"] = schema_grammar(text, "json_schema")
     bias = given.get("logit_bias")
     if bias and not isinstance(bias, Mapping):
         raise UsageError(f"logit_bias must be a dict of token ids and numbers, not {bias!r}", "logit_bias")

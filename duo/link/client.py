@@ -20,7 +20,7 @@ from duo.engine.saved_texts import SavedTexts
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.link import messages
-from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
+from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome, sendable
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.sampling import chooser
@@ -277,7 +277,7 @@ class _Announcing:
 
 def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:
     """A draft's first message; `token` is the lead's. `vocabulary`: in whose tokens it drafts; None: its own."""
-    return Hello(messages.VERSION, token, model.path.stem[:256], Fingerprint.of(vocabulary or model))
+    return Hello(messages.VERSION, token, sendable(model.path.stem[:256]), Fingerprint.of(vocabulary or model))
 
 
 def _reason(error: Exception) -> str:

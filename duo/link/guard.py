@@ -75,7 +75,7 @@ class Guard:
         # Browsers send no Origin with many a GET of another web site. A link there may lead to the page.
         is_link = path == "/" and headers.get("sec-fetch-mode") == "navigate"
         is_foreign = headers.get("sec-fetch-site") == "cross-site" and not is_link
-        return is_foreign or (origin is not None and origin.partition("://")[2] != host)
+        return is_foreign or (origin is not None and (origin.partition("://")[2] or None) != host)
 
     def _is_public(self, scope: Scope) -> bool:
         path, method = scope["path"], scope.get("method")  # a WebSocket has none

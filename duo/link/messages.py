@@ -120,6 +120,11 @@ FromLead = Welcome | Refused | Begin | Text | End
 encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder().encode
 
 
+def sendable(name: str) -> str:
+    """The name of a file, or one typed, as a message can have it: its bytes need not be UTF-8."""
+    return name.encode("utf-8", "replace").decode()
+
+
 def _decoding(kind: Any) -> Callable[[bytes | str], Any]:
     decoder = msgspec.msgpack.Decoder(kind)
 

@@ -164,7 +164,9 @@ class ChatTemplate:
 
     def _open(self, field: str, messages: Messages, tools: Tools, options: Options) -> str:
         (*before, last), mark = messages, _new_mark()
-        last = {**last, field: last.get(field, "") + mark}
+        if not isinstance(said := last.get(field) or "", str):
+            raise PromptError(f"the {field} of the last message must be a text to be continued, not {said!r:.80}")
+        last = {**last, field: said + mark}
         text = self._checked([*before, last], tools, {**(options or {}), "add_generation_prompt": False})
         text, found, _ = text.rpartition(mark)
         if not found:

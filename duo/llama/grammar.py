@@ -103,7 +103,7 @@ def schemas_grammar(
         request = json.dumps({"schemas": schemas, "rules": rules, "n_lenient": n_lenient}, allow_nan=False)
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply", name) from None
-    except (TypeError, ValueError) as error:  # sets, NaN
+    except ValueError as error:  # NaN
         raise UsageError(f"{name} is not valid JSON: {error}", name) from None
     return _written(request, name)
 

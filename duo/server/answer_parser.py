@@ -19,6 +19,11 @@ class AnswerFormat(NamedTuple):
     thought: Thought = THOUGHTS[0]
     shows_tags: bool = False  # whether thoughts are part of the content, with what is around them
 
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether there may be reasoning beside the content."""
+        return self.thinks is not None and not self.shows_tags
+
 
 class ToolCall(NamedTuple):
     """A call of a tool. Its arguments are JSON, as the model wrote them."""

@@ -87,6 +87,14 @@ class TextBody(SharedFields):
     echo: bool | None = None
     suffix: str | None = None
 
+    def options(self) -> "TextBody":
+        """How the text is written."""
+        return self
+
+    def n_logprobs(self) -> int | None:
+        """See GenerationConfig; llama-server's field. Raises ApiError."""
+        return self.n_probs or None
+
 
 _TEXTS = ("text", "input_text", "output_text")  # some clients have the names of Responses in chats, too
 
@@ -159,33 +167,33 @@ class ChatBody(TextBody):
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
 
-    def options(self) -> TextBody:
-        """How the text is written."""
-        return self
+    def n_logprobs(self) -> int | None:
+        """As in TextBody."""
+        if not self.logprobs and self.top_logprobs is not None:
+            raise ApiError(400, "top_logprobs needs logprobs: true")
+        return (self.top_logprobs or 0) if self.logprobs else super().n_logprobs()
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
         calls = (call for message in self.messages for call in message.tool_calls or ())
         check_arguments(len(bytes(call.function.arguments)) for call in calls)
-        choice, tools = self.tool_choice or "auto", self.tools or ()
-        is_named = isinstance(choice, Tool)
-        continues = self.continue_final_message
+        choice, continues = self.tool_choice or "auto", self.continue_final_message
         if continues and self.add_generation_prompt:
             raise ApiError(400, "continue_final_message and add_generation_prompt exclude each other: send one")
         if continues is None and self.add_generation_prompt:
             continues = False
         found = Conversation(
-            [],
-            [tool.whole() for tool in tools],
-            "required" if isinstance(choice, Tool) else choice,
-            choice.function.name if isinstance(choice, Tool) else None,
-            self.parallel_tool_calls is not False and not is_named,
-            effort_variables(self.reasoning_effort) | (self.chat_template_kwargs or {}),
-            self.reasoning_format == "none",
-            None if continues is None else bool(continues),
-            self.add_generation_prompt is not False,
+            functions=[tool.whole() for tool in self.tools or ()],
+            choice="required" if isinstance(choice, Tool) else choice,
+            only=choice.function.name if isinstance(choice, Tool) else None,
+            is_parallel=self.parallel_tool_calls is not False and not isinstance(choice, Tool),
+            variables=effort_variables(self.reasoning_effort) | (self.chat_template_kwargs or {}),
+            shows_tags=self.reasoning_format == "none",
+            continues=None if continues is None else bool(continues),
+            opens=self.add_generation_prompt is not False,
         )
-        found.messages.extend(message.plain(found.sender(message.role)) for message in self.messages)
+        for message in self.messages:
+            found.messages.append(message.plain(found.sender(message.role)))
         return found
 
 
@@ -197,12 +205,13 @@ class CompletionBody(TextBody, kw_only=True):
     tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
 
-    def options(self) -> TextBody:
-        """How the text is written."""
-        return self
+    def n_logprobs(self) -> int | None:
+        """As in TextBody; true is 1, as in llama-server."""
+        return super().n_logprobs() if self.logprobs is None or self.logprobs is False else int(self.logprobs)
 
-    def conversation(self) -> None:
+    def conversation(self) -> Conversation:
         """A completion has none."""
+        return Conversation()
 
 
 class SlotBody(msgspec.Struct):
@@ -215,7 +224,7 @@ class PropsBody(msgspec.Struct, forbid_unknown_fields=True):
     """POST /props."""
 
 
-class TokenizeBody(msgspec.Struct):
+class TokenizeBody(ChatBody):
     """POST /tokenize: llama-server's fields, or vLLM's for a prompt or a chat."""
 
     content: str | None = None
@@ -223,12 +232,8 @@ class TokenizeBody(msgspec.Struct):
     parse_special: bool = True
     with_pieces: bool = False
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=4096)] | None = None
-    tools: Annotated[list[Tool], msgspec.Meta(max_length=256)] | None = None
-    chat_template_kwargs: Json | None = None
     add_special_tokens: bool | None = None  # for a prompt; true if it is not given, as there
     return_token_strs: bool | None = None
-    model: str | None = None
 
 
 class DetokenizeBody(msgspec.Struct):

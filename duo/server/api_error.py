@@ -70,13 +70,16 @@ async def _on_error(request: Request, error: Exception) -> Response:
     refused = ApiError.of(error)
     if refused.status == 400 and (warning := request.scope.get(WARNING)):  # which may be the reason
         refused = ApiError(400, f"{str(refused)[:300]} ({warning})", refused.code)
-    make = request.scope.get(ERROR_BODY)
-    return refused.response(body=make(refused) if make is not None else None)
+    return _response(request, refused)
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
     log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
-    refused, make = ApiError(500, f"internal error: {type(error).__name__}"), request.scope.get(ERROR_BODY)
+    return _response(request, ApiError(500, f"internal error: {type(error).__name__}"))
+
+
+def _response(request: Request, refused: ApiError) -> Response:
+    make = request.scope.get(ERROR_BODY)
     return refused.response(body=make(refused) if make is not None else None)
 
 

@@ -157,9 +157,8 @@ class ChatFormatter(Formatter):
 
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text, n_reasoning = self._totals
-        thinks = self.wanted.format.thinks is not None
-        details: Json = {"completion_tokens_details": {"reasoning_tokens": n_reasoning}} if thinks else {}
-        return details | {
+        details: Json = {"completion_tokens_details": {"reasoning_tokens": n_reasoning}}
+        return (details if self.wanted.format.has_thoughts else {}) | {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_text,
             "total_tokens": n_prompt + n_text,

@@ -20,9 +20,9 @@ class ChatPrompt:
     """The prompt of a chat. `thinks`: whether it ends inside a thought; None: the model is not known to think."""
 
     text: str
-    thinks: bool | None
-    thought: Thought
-    calls: "Calls | None"  # None: the answer has none
+    thinks: bool | None = None
+    thought: Thought = THOUGHTS[0]
+    calls: "Calls | None" = None  # None: the answer has none
     is_begun: bool = False  # whether its last message is the beginning of the answer
 
     @classmethod

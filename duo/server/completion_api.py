@@ -6,8 +6,7 @@ from typing import Any
 from duo.config import GenerationConfig
 from duo.config.option import declared
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
-from duo.server.api import CompletionBody, TextBody
-from duo.server.api_error import ApiError
+from duo.server.api import CompletionBody
 from duo.server.chat_formatter import LogprobsFormatter
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
@@ -21,13 +20,6 @@ class LlamaBody(CompletionBody):
 
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
-
-    def options(self) -> TextBody:
-        """How the text is written."""
-        if self.echo:
-            raise ApiError(400, "echo is not supported here: send the prompt to /v1/completions")
-        self.grammar = self.grammar or None  # clients send an empty one
-        return self
 
 
 def settings_of(config: GenerationConfig) -> Json:
@@ -91,7 +83,7 @@ class LlamaFormatter(Formatter):
             "truncated": stop == CONTEXT_FULL,
             "stop_type": _STOPS.get(stop, "none"),
             "stopping_word": self.text.stopped_by or "",
-            "tokens_cached": len(prompt) + self._n_tokens - 1,  # in the KV cache; the last token is not
+            "tokens_cached": len(prompt) + max(0, self._n_tokens - 1),  # in the KV cache; the last token is not
             "timings": self.timings(),
             **more,
         }

@@ -1,7 +1,7 @@
 """Conversation: what a request of any API asks to continue. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,14 @@ class Function(ToolSchema):
         return {"type": "function", "function": about}
 
 
+class NamedTool(ToolSchema):
+    """A tool of any type in the Responses and Messages APIs."""
+
+    type: str | None = None
+    name: str = ""
+    description: str | None = None
+
+
 @dataclass(slots=True)
 class Conversation:
     """The messages so far, as chat templates expect them, and what the answer may be."""
@@ -78,23 +86,25 @@ class Conversation:
         before = next((message["role"] for message in reversed(self.messages) if message["role"] != "system"), "")
         return "tool" if (before, role) == ("tool", "user") else role
 
+    def use(self, tools: Iterable[NamedTool], kinds: Collection[str | None]) -> None:
+        """Tools of these kinds are functions, and others are ignored. Raises ApiError for a wrong name or schema."""
+        own = []
+        for tool in tools:
+            if tool.type in kinds:
+                own.append({"name": tool.name, "description": tool.description, "parameters": tool.given(tool.name)})
+            else:
+                self.ignored.append(f"tool of type {tool.type}")
+        try:
+            self.functions = msgspec.convert(own, list[Function])
+        except msgspec.ValidationError as error:
+            raise ApiError(400, f"tools: {error}") from None
+
     def call(self, call_id: str, name: str, arguments: Json) -> None:
         """Add a call by the assistant, to its last message if that is the last one."""
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.say("assistant", "")
         calls: Any = self.messages[-1].setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
-
-
-def functions_of(tools: Iterable[tuple[str, str | None, Json | None]]) -> list[Function]:
-    """Functions of these names, descriptions and parameters. Raises ApiError."""
-    try:
-        return [
-            msgspec.convert({"name": name, "description": description, "parameters": parameters}, Function)
-            for name, description, parameters in tools
-        ]
-    except msgspec.ValidationError as error:
-        raise ApiError(400, f"tools: {error}") from None
 
 
 def effort_variables(effort: str | None) -> Json:

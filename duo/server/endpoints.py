@@ -19,7 +19,7 @@ from duo import __version__
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
-from duo.link.messages import ROUTE
+from duo.link.messages import ROUTE, sendable
 from duo.llama.model import Model
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, PropsBody, SlotBody, TokenizeBody
 from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response
@@ -35,11 +35,12 @@ from duo.server.parse_request import RequestWork, check_text
 from duo.server.refused import refused_routes
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
+Endpoint = Callable[[Request], Awaitable[Response]]
+
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # nothing more can be written
 SCHEDULE_HEADER = "X-Duo-Schedule"
-Endpoint = Callable[[Request], Awaitable[Response]]
 FORMATTERS: dict[type, type[Formatter]] = {
     ChatBody: ChatFormatter,
     CompletionBody: ChatFormatter,
@@ -89,18 +90,15 @@ class Endpoints:
         }
         post: dict[str, tuple[Any, Work]] = {
             "/chat/completions": (ChatBody, wanted),
-            "/v1/chat/completions": (ChatBody, wanted),
             "/completions": (CompletionBody, wanted),
-            "/v1/completions": (CompletionBody, wanted),
-            "/completion": (LlamaBody, wanted),
             "/responses": (ResponsesBody, wanted),
-            "/v1/responses": (ResponsesBody, wanted),
+            "/chat/completions/input_tokens": (ChatBody, count_tokens),
+            "/responses/input_tokens": (ResponsesBody, count_tokens),
+        }
+        post |= {f"/v1{path}": of for path, of in post.items()} | {
             "/v1/messages": (MessagesBody, wanted),
             "/v1/messages/count_tokens": (MessagesBody, count_tokens),
-            "/chat/completions/input_tokens": (ChatBody, count_tokens),
-            "/v1/chat/completions/input_tokens": (ChatBody, count_tokens),
-            "/responses/input_tokens": (ResponsesBody, count_tokens),
-            "/v1/responses/input_tokens": (ResponsesBody, count_tokens),
+            "/completion": (LlamaBody, wanted),
             "/apply-template": (ChatBody, apply_template),
             "/props": (PropsBody, self._change_props),
             "/tokenize": (TokenizeBody, tokenize),
@@ -155,7 +153,7 @@ class Endpoints:
                 "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
                 "total_slots": slot.config.n_slots,
                 "model_alias": self._service.model_name,
-                "model_path": model.path.name,  # clients need not know the folder
+                "model_path": sendable(model.path.name),  # clients need not know the folder
                 "model_ftype": model.quantisation,
                 "modalities": {"vision": False, "audio": False, "video": False},
                 "endpoint_slots": self._has_slots,
@@ -172,7 +170,7 @@ class Endpoints:
     def _change_props(self, _: PropsBody, __: Engine) -> Response:
         """POST /props. llama-server has no property that could be changed, either."""
         if not self._changes_props:
-            raise ApiError(501, "properties cannot be changed here: props is not set")
+            raise ApiError(501, "POST /props is not served: start the lead with --props")
         return json_response({"success": True})
 
     async def _tokenizer_info(self, _: Request) -> Response:
@@ -195,7 +193,7 @@ class Endpoints:
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
         if not self._has_slots:
-            raise ApiError(501, "slots are not listed here: slots is not set")
+            raise ApiError(501, "GET /slots is not served: start the lead without --no-slots")
         slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
         return json_response(
             [
@@ -264,11 +262,10 @@ class Endpoints:
 def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     """POST /tokenize."""
     model = engine.slot.target
-    if [body.content, body.prompt, body.messages].count(None) != 2:
+    if [body.content, body.prompt, body.messages or None].count(None) != 2:
         raise ApiError(400, "send either content (llama-server's), prompt or messages (vLLM's)")
-    if body.messages is not None:
-        chat = ChatBody(messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs)
-        tokens = engine.tokenize(ChatPrompt.of(chat.conversation(), engine).text)
+    if body.messages:
+        tokens = _chat_tokens(body, engine)
     else:
         text = body.content if body.content is not None else body.prompt or ""
         adds = body.add_special if body.content is not None else body.add_special_tokens is not False
@@ -277,9 +274,9 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
     found: Json = {"tokens": [pieces.get(token, token) for token in tokens]}
     if body.content is None:
-        shown = tokens if body.return_token_strs else []
-        words = [model.head.tokens[token].decode("utf-8", "replace") for token in shown]
-        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx, "token_strs": words if shown else None}
+        names = map(model.head.tokens.__getitem__, tokens)
+        words = [name.decode("utf-8", "replace") for name in names] if body.return_token_strs else None
+        found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx, "token_strs": words}
     return json_response(found)
 
 
@@ -291,9 +288,13 @@ def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
 
 def count_tokens(body: MessagesBody | ChatBody | ResponsesBody, engine: Engine) -> Response:
     """POST /v1/messages/count_tokens, and the input_tokens of OpenAI's APIs."""
-    prompt = ChatPrompt.of(body.conversation(), engine, is_answered=False)
-    count = {"input_tokens": len(engine.tokenize(prompt.text))}
+    count = {"input_tokens": len(_chat_tokens(body, engine))}
     return json_response(count if isinstance(body, MessagesBody) else {"object": "response.input_tokens", **count})
+
+
+def _chat_tokens(body: MessagesBody | ChatBody | ResponsesBody, engine: Engine) -> list[int]:
+    """The tokens of a chat's prompt, also of one that ends with calls, which has no answer."""
+    return engine.tokenize(ChatPrompt.of(body.conversation(), engine, is_answered=False).text)
 
 
 def apply_template(body: ChatBody, engine: Engine) -> Response:

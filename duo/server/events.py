@@ -14,6 +14,7 @@ from duo.engine.request import TextRequest
 from duo.engine.statistics import Event
 from duo.errors import BusyError, ClosedError
 from duo.link.connection import MAX_CONNECTIONS
+from duo.link.messages import sendable
 from duo.server.api_error import STOPPING
 from duo.server.conversation import Json
 from duo.server.generation_service import EventStream, GenerationService, event
@@ -37,7 +38,7 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
         model = {"name": name, "description": target.description, "n_ctx": slot.n_ctx, "size": size}
         if local is not None:
             draft = {
-                "name": (slot.draft_name or "").removesuffix(".gguf"),
+                "name": sendable((slot.draft_name or "").removesuffix(".gguf")),
                 "vocabulary": SHARED if slot.translation is None else TRANSLATED,
             }
     running = service.loaded.running if service.loaded is not None else None

@@ -75,7 +75,7 @@ class Formatter:
         return found
 
     def _count(self, step: Step) -> None:
-        for piece in step.pieces if self.wanted.format.thinks is not None else ():
+        for piece in step.pieces if self.wanted.format.has_thoughts else ():
             self._starts.append(self._n_characters)
             self._n_characters += len(piece.decode("utf-8", "replace"))
 

@@ -15,22 +15,11 @@ from duo.engine.engine import Engine
 from duo.engine.request import AS_USUAL, Drafting
 from duo.engine.slot import Slot
 from duo.errors import PromptError
-from duo.llama.chat_template import THOUGHTS, Thought
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import (
-    MAX_BIASED,
-    MAX_CHOICES,
-    MAX_TOKENS,
-    ChatBody,
-    CompletionBody,
-    DuoOptions,
-    LogitBias,
-    TextBody,
-    given,
-)
+from duo.server.api import MAX_BIASED, MAX_CHOICES, MAX_TOKENS, CompletionBody, DuoOptions, LogitBias, TextBody, given
 from duo.server.api_error import ApiError
-from duo.server.chat_prompt import Calls, ChatPrompt
+from duo.server.chat_prompt import ChatPrompt
 from duo.server.conversation import Conversation, Json
 from duo.server.parse_request import check_text, too_long
 
@@ -49,8 +38,8 @@ class Body(Protocol):
     def options(self) -> TextBody:
         """How the text is written."""
 
-    def conversation(self) -> Conversation | None:
-        """What it asks to continue; None: a prompt. Raises ApiError."""
+    def conversation(self) -> Conversation:
+        """What it asks to continue; empty: a prompt. Raises ApiError."""
 
 
 class GivenPrompt(NamedTuple):
@@ -94,41 +83,29 @@ class GenerationRequest:
     @classmethod
     def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
         """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
-        calls, thinks, thought, is_begun = None, None, THOUGHTS[0], False
         conversation, options = body.conversation(), body.options()
         if isinstance(body, CompletionBody):
-            prompts = _prompts(body.prompt, engine)
-        elif conversation is not None:
+            chat, prompts = ChatPrompt(""), _prompts(body.prompt, engine)
+        else:
             chat = ChatPrompt.of(conversation, engine)
-            prompts, is_begun = [GivenPrompt(engine.tokenize(chat.text))], chat.is_begun
-            calls, thinks, thought = chat.calls, chat.thinks, chat.thought
+            prompts = [GivenPrompt(engine.tokenize(chat.text))]
         n = _check(options, prompts, engine.slot)
-        grammar = _grammar(options, calls, thinks, thought) or defaults.grammar
-        shows_tags = conversation is not None and conversation.shows_tags
-        if is_begun and grammar is not None and (calls is None or options.form()[1] is not None):
+        grammar = _grammar(options, chat) or defaults.grammar
+        if chat.is_begun and grammar is not None and (chat.calls is None or options.form()[1] is not None):
             raise ApiError(400, "an answer that is begun cannot have a grammar or a schema: send one of them")
-        if grammar is not None and calls is None:  # such a grammar has no room for a thought
-            thinks = None
+        thinks = chat.thinks if grammar is None or chat.calls is not None else None  # others have no room for a thought
         seed = (-1 if random_seed else defaults.sampling.seed) if options.seed is None else options.seed
         values = _options(options, defaults, engine) | {
             "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
             "grammar": grammar,
-            "logprobs": (n_logprobs := _n_logprobs(options)),
+            "logprobs": (n_logprobs := options.n_logprobs()),
         }
         n_tokens = n * sum(len(prompt.tokens) for prompt in prompts)
         if options.echo and n_logprobs is not None and n_tokens * (1 + n_logprobs) > _MAX_SCORED:
             raise ApiError(400, f"echo: {n_tokens} tokens with logprobs in one answer are too many: send fewer prompts")
-        ignored = conversation.ignored if conversation is not None else ()
-        return cls(
-            body,
-            options,
-            prompts,
-            with_values(defaults, values),
-            AnswerFormat(thinks, calls is not None, thought, shows_tags),
-            drafting_of(options),
-            ignored,
-            n,
-        )
+        form = AnswerFormat(thinks, chat.calls is not None, chat.thought, conversation.shows_tags)
+        config, drafting = with_values(defaults, values), drafting_of(options)
+        return cls(body, options, prompts, config, form, drafting, conversation.ignored, n)
 
 
 def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
@@ -174,7 +151,7 @@ def _check(body: TextBody, prompts: Sequence[GivenPrompt], slot: Slot) -> int:
         raise ApiError(400, f"n must be 1 to {MAX_CHOICES}, not {n}")
     if n * len(prompts) > MAX_CHOICES or n * sum(len(prompt.tokens) for prompt in prompts) > MAX_TOKENS:
         raise ApiError(400, f"n: {n} choices for {len(prompts)} prompts are too many: send them in several requests")
-    if body.echo and not isinstance(body, CompletionBody):
+    if body.echo and type(body) is not CompletionBody:
         raise ApiError(400, "echo is not supported here: send a prompt to /v1/completions")
     if isinstance(body, CompletionBody) and body.tools:
         raise ApiError(400, "tools are not supported here: use /v1/chat/completions")
@@ -206,27 +183,16 @@ def _options(body: TextBody, defaults: GenerationConfig, engine: Engine) -> Json
     )
 
 
-def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None, thought: Thought) -> str | None:
+def _grammar(body: TextBody, chat: ChatPrompt) -> str | None:
     """The grammar of the text. Raises ApiError if more than one is asked for, and UsageError or BusyError."""
     name, form = body.form()
-    if calls is not None:
+    if chat.calls is not None:
         if isinstance(form, str):
             raise ApiError(400, f"{name} and tools exclude each other: use response_format")
-        return calls.grammar(thinks, thought, form)
+        return chat.calls.grammar(chat.thinks, chat.thought, form)
     if isinstance(form, str):
         return checked(form).decode()
     return schema_grammar(msgspec.json.encode(form).decode(), "the schema") if form is not None else None
-
-
-def _n_logprobs(body: TextBody) -> int | None:
-    """See GenerationConfig. In a completion, true is 1, as in llama-server, whose `n_probs` both may have."""
-    logprobs = body.logprobs if isinstance(body, ChatBody | CompletionBody) else None
-    asked: int | None = logprobs if logprobs is not False else None
-    if isinstance(body, ChatBody):
-        if asked is None and body.top_logprobs is not None:
-            raise ApiError(400, "top_logprobs needs logprobs: true")
-        asked = (body.top_logprobs or 0) if asked else None
-    return body.n_probs or None if asked is None else int(asked)
 
 
 def _token_biases(biases: LogitBias, engine: Engine) -> tuple[tuple[int, float], ...]:

@@ -18,6 +18,7 @@ from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError
 from duo.link.connection import MAX_CONNECTIONS
 from duo.link.guard import CLIENT
+from duo.link.messages import sendable
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
 from duo.server.conversation import Json
@@ -70,7 +71,7 @@ class GenerationService:
     @property
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
-        return self._alias or self.engine.slot.target.path.stem
+        return sendable(self._alias or self.engine.slot.target.path.stem)
 
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""
@@ -103,12 +104,6 @@ class GenerationService:
             watching.cancel()
         return EventStream(choices.stream(first), choices.cancel)
 
-    def begin(self, wanted: GenerationRequest, client: Hashable) -> tuple[TextRequest, AsyncSteps, Formatter]:
-        """Put a text of a client into the queue. Raises DuoError."""
-        engine, steps = self.engine, AsyncSteps()
-        text = self._submit(engine, wanted, steps, client)
-        return text, steps, self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
-
     def _make_room(self, engine: Engine, client: Hashable) -> None:
         """End the last text that waits of the client that has most. Raises BusyError if none has more than this one."""
         waiting = [text for text in list(self.unfinished) if not text.began]
@@ -119,7 +114,10 @@ class GenerationService:
             raise error
         engine.fail(error, [text for text in waiting if text.client == most][-1:])
 
-    def _submit(self, engine: Engine, wanted: GenerationRequest, steps: AsyncSteps, client: Hashable) -> TextRequest:
+    def begin(self, wanted: GenerationRequest, client: Hashable) -> tuple[TextRequest, AsyncSteps, Formatter]:
+        """Put a text of a client into the queue. Raises DuoError."""
+        engine, steps = self.engine, AsyncSteps()
+
         def put(step: Step) -> None:
             steps.put(step)
             self._on_step(step)
@@ -150,7 +148,7 @@ class GenerationService:
             raise
         for watcher in self.watchers:
             watcher(number, text)
-        return text
+        return text, steps, self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
 
 
 class _Choices:

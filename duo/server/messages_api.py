@@ -12,22 +12,15 @@ from duo.server.answer_parser import Part
 from duo.server.api import SharedFields, StopString, TextBody
 from duo.server.api_error import ApiError
 from duo.server.content import texts_of
-from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
+from duo.server.conversation import Conversation, Json, NamedTool, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
-from duo.server.schemas import ToolSchema
 from duo.spec.types import Step
 
 _OWN = ("thinking", "redacted_thinking", "tool_use", "tool_result")  # of a message, besides its content
-_CUSTOM = (None, "custom", "function")  # the last is OpenAI's
 _KINDS = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 503: "overloaded_error",
 }  # fmt: skip
-
-
-class _Source(msgspec.Struct):
-    type: str = ""
-    data: str = ""
 
 
 class _Block(msgspec.Struct):
@@ -41,24 +34,11 @@ class _Block(msgspec.Struct):
     input: msgspec.Raw = msgspec.Raw(b"{}")
     tool_use_id: str = ""
     content: "str | list[_Block] | _Block | None" = None
-    source: _Source | str | None = None
-
-    def plain(self) -> tuple[str, str]:
-        """Its type and its text: a document may be text, and so is a result of a search."""
-        if self.type == "document" and isinstance(self.source, _Source) and self.source.type == "text":
-            return "text", self.source.data
-        return ("text", _text(self.content, "tool")) if self.type == "search_result" else (self.type, self.text)
 
 
 class _Message(msgspec.Struct):
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[_Block], msgspec.Meta(max_length=4096)]
-
-
-class _ClientTool(ToolSchema):
-    name: str
-    type: str | None = None
-    description: str | None = None
 
 
 class _ToolChoice(msgspec.Struct):
@@ -78,7 +58,7 @@ class MessagesBody(SharedFields):
     messages: Annotated[list[_Message], msgspec.Meta(max_length=4096)] = msgspec.field(default_factory=list)
     max_tokens: int | None = None
     system: str | list[_Block] | None = None
-    tools: Annotated[list[_ClientTool], msgspec.Meta(max_length=256)] | None = None
+    tools: Annotated[list[NamedTool], msgspec.Meta(max_length=256)] | None = None
     tool_choice: _ToolChoice | None = None
     stop_sequences: Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     thinking: _Thinking | None = None
@@ -101,9 +81,7 @@ class MessagesBody(SharedFields):
                 found.say(message.role, message.content)
             else:
                 _say(found, message.role, message.content)
-        own = [tool for tool in self.tools or () if tool.type in _CUSTOM]
-        found.functions = functions_of((tool.name, tool.description, tool.given(tool.name)) for tool in own)
-        found.ignored = [f"tool of type {tool.type}" for tool in self.tools or () if tool.type not in _CUSTOM]
+        found.use(self.tools or (), (None, "custom", "function"))  # the last is OpenAI's
         found.choice = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
         found.only = choice.name if choice.type == "tool" else None
         found.is_parallel = not choice.disable_parallel_tool_use and found.only is None
@@ -121,7 +99,7 @@ def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
     for block in blocks:
         if block.type == "tool_result":
             found.say("tool", _text(block.content, "tool"), tool_call_id=block.tool_use_id)
-    texts = texts_of((block.plain() for block in blocks if block.type not in _OWN), found.sender(role))
+    texts = texts_of(((block.type, block.text) for block in blocks if block.type not in _OWN), found.sender(role))
     thoughts = [block.thinking for block in blocks if block.type == "thinking"]
     calls = [block for block in blocks if block.type == "tool_use"]
     if texts or thoughts or calls:
@@ -135,7 +113,7 @@ def _text(content: str | Sequence[_Block] | _Block | None, role: str) -> str:
     if isinstance(content, str):
         return content
     blocks = [content] if isinstance(content, _Block) else content or ()
-    return "\n".join(texts_of((block.plain() for block in blocks), role))
+    return "\n".join(texts_of(((block.type, block.text) for block in blocks), role))
 
 
 def messages_error(error: ApiError) -> Json:
@@ -236,6 +214,6 @@ class MessagesFormatter(Formatter):
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text = self.counts
         cached: dict[str, Any] = {"cache_read_input_tokens": n_cached, "cache_creation_input_tokens": 0}
-        thinks = self.wanted.format.thinks is not None
-        cached |= {"output_tokens_details": {"thinking_tokens": self.n_reasoning}} if thinks else {}
+        if self.wanted.format.has_thoughts:
+            cached["output_tokens_details"] = {"thinking_tokens": self.n_reasoning}
         return {"input_tokens": n_prompt - n_cached, "output_tokens": n_text, **cached}

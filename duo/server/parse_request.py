@@ -39,7 +39,8 @@ _OTHERS = {
     "temperature_last", "tool_ids", "top_a", "top_logprobs",
 }  # fmt: skip
 _SYNONYMS = {"max_length": "max_tokens", "stop_sequences": "stop", "temp": "temperature"}
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{1,39}")  # can be sent in a header
+_MAX_NAME = 40
+_NAME = re.compile(rf"[A-Za-z][A-Za-z0-9._-]{{0,{_MAX_NAME - 1}}}")  # can be sent in a header
 # With these values, fields that have no effect ask for nothing: defaults of llama-server, vLLM, OpenAI and Anthropic.
 # So do those that are false, 0 or empty.
 _DEFAULTS: dict[str, Sequence[object]] = {
@@ -145,9 +146,8 @@ def _without_effect(fields: Mapping[str, msgspec.Raw], told: Container[str]) -> 
     for of, raw in objects.items():
         members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items()
         fields = {**fields, **{f"{of}.{name}": value for name, value in members if name not in _OBJECTS[of]}}
-    found = [
-        name for name, value in fields.items() if name not in told and _NAME.fullmatch(name) and _asks(name, value)
-    ]
+    asked = [name for name, value in fields.items() if name not in told and _asks(name, value)]
+    found = [name if _NAME.fullmatch(name) else ascii(name[:_MAX_NAME]) for name in asked]
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     return f"without effect here: {', '.join(found[:_MAX_NAMED])}{more}" if found else ""
 

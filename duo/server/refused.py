@@ -1,6 +1,7 @@
-"""Paths of llama-server, and of Ollama, that a lead does not serve, and what to use instead."""
+"""Paths of llama-server that a lead does not serve, and what to use instead."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,16 +22,16 @@ _INSTEAD = {
     "/v1/stream /v1/streams/lookup": "a text ends when its client disconnects: send it again",
     "/tools": "duo lead runs no tools: let the client run them",
     "/cors-proxy": "duo lead fetches no pages: let the client do it",
-    "/api/{path:path}": "this is not Ollama's API: OpenAI's is at http://HOST:PORT/v1, llama-server's /completion at /",
 }  # fmt: skip
 
 
 def refused_routes() -> Iterator[BaseRoute]:
-    """A route for each path: 501, as llama-server has it for what it does not support; 404 for another API."""
+    """A route for each path."""
     for paths, instead in _INSTEAD.items():
-
-        async def refuse(request: Request, instead: str = instead) -> Response:
-            path = request.url.path
-            raise ApiError(404 if path.startswith("/api/") else 501, f"{path[:100]}: {instead}")
-
+        refuse = partial(_refuse, instead)
         yield from (Route(path, refuse, methods=["GET", "POST", "DELETE"]) for path in paths.split())
+
+
+async def _refuse(instead: str, request: Request) -> Response:
+    # As llama-server has it for what it does not support.
+    raise ApiError(501, f"{request.url.path}: {instead}")

@@ -13,13 +13,13 @@ from duo.server.api import ChatBody, LogprobCount, SharedFields, TextBody
 from duo.server.api_error import ApiError
 from duo.server.chat_formatter import LogprobsFormatter
 from duo.server.content import texts_of
-from duo.server.conversation import Conversation, Json, arguments_of, check_arguments, effort_variables, functions_of
+from duo.server.conversation import Conversation, Json, NamedTool, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
-from duo.server.schemas import ToolSchema
 from duo.spec.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 _UNFINISHED = ("in_progress", "incomplete")
+_FUNCTION = (None, "function")  # types of tools
 
 
 class _Text(msgspec.Struct):
@@ -40,12 +40,6 @@ class _InputItem(msgspec.Struct):
     output: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] = ""
 
 
-class _ResponseTool(ToolSchema):
-    type: str
-    name: str = ""
-    description: str | None = None
-
-
 class _Reasoning(msgspec.Struct):
     effort: str | None = None
 
@@ -55,8 +49,8 @@ class ResponsesBody(SharedFields, kw_only=True):
 
     input: str | Annotated[list[_InputItem], msgspec.Meta(max_length=8192)]
     instructions: str | None = None
-    tools: Annotated[list[_ResponseTool], msgspec.Meta(max_length=256)] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _ResponseTool | None = None
+    tools: Annotated[list[NamedTool], msgspec.Meta(max_length=256)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: int | None = None
@@ -96,14 +90,11 @@ class ResponsesBody(SharedFields, kw_only=True):
             thoughts = ""
         # Here, a message is a whole one unless it says otherwise.
         found.continues = bool(items) and items[-1].role == "assistant" and items[-1].status in _UNFINISHED
-        tools = self.tools or ()
-        own = [tool for tool in tools if tool.type == "function"]
-        found.functions = functions_of((tool.name, tool.description, tool.given(tool.name)) for tool in own)
-        found.ignored += [f"tool of type {tool.type}" for tool in tools if tool.type != "function"]
-        if isinstance(choice, _ResponseTool) and choice.type != "function":
-            raise ApiError(400, f"a tool_choice of type {choice.type[:40]!r} is not supported")
-        found.choice = "required" if isinstance(choice, _ResponseTool) else choice
-        found.only = choice.name if isinstance(choice, _ResponseTool) else None
+        found.use(self.tools or (), _FUNCTION)
+        if isinstance(choice, NamedTool) and choice.type not in _FUNCTION:
+            raise ApiError(400, f"a tool_choice of type {str(choice.type)[:40]!r} is not supported")
+        found.choice = "required" if isinstance(choice, NamedTool) else choice
+        found.only = choice.name if isinstance(choice, NamedTool) else None
         found.is_parallel = self.parallel_tool_calls is not False and found.only is None
         found.variables = effort_variables(self.reasoning.effort if self.reasoning is not None else None)
         return found
@@ -247,8 +238,7 @@ class ResponsesFormatter(Formatter):
             yield self._event("function_call_arguments.done", arguments=self._written, **self._place)
         else:
             is_thought = self._item["type"] == "reasoning"
-            name, more = "reasoning_text" if is_thought else "output_text", Json()
-            more |= {} if is_thought else {"logprobs": self._shown}
+            name, more = ("reasoning_text", Json()) if is_thought else ("output_text", Json(logprobs=self._shown))
             part = self._part(self._written)
             self._item["content"] = [part]
             yield self._event(f"{name}.done", content_index=0, text=self._written, **more, **self._place)
@@ -271,6 +261,7 @@ class ResponsesFormatter(Formatter):
             "total_tokens": n_prompt + n_text,
         }
         sampling, choice = self.wanted.config.sampling, body.tool_choice
+        named = {"type": "function", "name": choice.name} if isinstance(choice, NamedTool) else None
         return {
             "id": self._id,
             "object": "response",
@@ -289,19 +280,12 @@ class ResponsesFormatter(Formatter):
             "store": False,
             "temperature": sampling.temp,
             "text": {"format": getattr(body.text, "format", None) or {"type": "text"}},
-            "tool_choice": {"type": "function", "name": choice.name}
-            if isinstance(choice, _ResponseTool)
-            else choice or "auto",
+            "tool_choice": named or choice or "auto",
             "tools": [
-                {
-                    "type": "function",
-                    "name": t.name,
-                    "description": t.description,
-                    "parameters": t.given(t.name),
-                    "strict": False,
-                }
-                for t in body.tools or ()
-                if t.type == "function"
+                {"type": "function", "name": tool.name, "description": tool.description, "strict": False}
+                | {"parameters": tool.given(tool.name)}
+                for tool in body.tools or ()
+                if tool.type in _FUNCTION
             ],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": sampling.top_p,

@@ -111,6 +111,8 @@ def test_only_http_1_0_may_leave_the_name_out(local: Lead) -> None:
     assert attack(local, get(host="", first="GET /health HTTP/1.0")) == [200]
     assert attack(local, get("Host:", host="", first="GET /health HTTP/1.0")) == [403]
     assert attack(local, get("Origin: http://evil", host="", first="GET /health HTTP/1.0")) == [403]
+    for origin in ("null", "http://", ""):  # those of a page without a host are no page of this one
+        assert attack(local, get(f"Origin: {origin}", host="", first="GET /health HTTP/1.0")) == [403]
     assert attack(local, get("X-Forwarded-Host: localhost", host="Host: evil")) == [403]
 
 

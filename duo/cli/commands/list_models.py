@@ -27,8 +27,9 @@ class Listed:
 
     @property
     def letter(self) -> str:
-        """The name of the group: A, B …"""
-        return chr(ord("A") + self.group)
+        """The name of the group: A to Z, A1 …"""
+        rounds, place = divmod(self.group, 26)
+        return chr(ord("A") + place) + str(rounds or "")
 
     def can_draft_for(self, target: "Listed") -> bool:
         """Whether this is a draft for `target` without translation."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from duo.cli.commands.list_models import Listed
+from duo.llama import gguf_head
 from tests.command import Run
 from tests.gguf_files import WORDS, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.gguf_head import Head
@@ -29,6 +31,13 @@ def listed(caches: Path, *arguments: str | Path) -> Run:
     run = duo("list", *arguments, env={"DUO_CACHE": str(caches / "cache"), "HOME": str(caches)})
     assert run.status == 0, run.stderr
     return run
+
+
+def test_groups_beyond_the_alphabet_have_names_too(tmp_path: Path) -> None:
+    head = gguf_head.Head(tiny_llama(tmp_path / "a.gguf"))
+    letters = [Listed(Path(), 0, 0, head, group).letter for group in range(60)]
+    assert [letters[i] for i in (0, 25, 26, 59)] == ["A", "Z", "A1", "H2"]
+    assert len({*letters}) == 60
 
 
 def test_which_can_draft_for_which(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ def test_values_of_switches(variable: str) -> None:
     for is_on, values in ((True, "on enabled true 1"), (False, "off disabled false 0")):
         for value in values.split():
             assert getattr(parse("-e", env={variable: value}).engine, SWITCHES[variable]) is is_on
-    assert_refused(duo("-p", "x", env={variable: "many"}), "valid boolean", status=2)
+    assert_refused(duo("-p", "x", env={variable: "many"}), f"{variable} must be on or off, not 'many'", status=2)
 
 
 @pytest.mark.parametrize("value", ["1", "0", ""])

@@ -7,6 +7,7 @@ import llama_cpp
 import pytest
 
 from duo import Engine, load
+from duo.engine.request import generation_config
 from duo.engine.slot import Slot
 from duo.errors import ModelError
 from duo.llama.context import Context
@@ -85,6 +86,20 @@ def test_a_failure_in_the_middle_of_a_text_is_not_its_end(
     failing(monkeypatch, engine, first, 1)
     assert write(engine) == expected
     assert engine.fault is None
+
+
+@pytest.mark.parametrize("first", [1, 3, 5])
+def test_a_failure_in_the_middle_of_a_prompt_that_is_scored(
+    engine: Engine, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = engine.score(TEXT, 2)
+    engine.call(lambda slot: slot.forget())
+    failing(monkeypatch, engine, first, 1)
+    stream = engine.start(TEXT, generation_config(max_tokens=3, logprobs=2, ignore_eos=True), scores=True)
+    stream.completion()
+    assert tuple(stream.request.scored or ()) == expected
+    monkeypatch.undo()
+    assert engine.score(TEXT, 2) == expected
 
 
 def test_a_text_whose_numbers_are_none_is_read_again(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,9 @@ from duo.config import SamplingConfig
 from duo.engine.cores import usable_cores
 from duo.errors import LinkError, UsageError
 from duo.link.client import DraftClient, Refusal, RemoteTarget
+from duo.link.client import hello as client_hello
 from duo.link.connection import Listener
-from duo.link.messages import Begin, GuessMessage, Message, Refused, Text
+from duo.link.messages import Begin, GuessMessage, Message, Refused, Text, encode
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, FakeContext
 from tests.proxy import Proxy
@@ -243,3 +245,11 @@ def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
         bench.tell(8, [9], epoch=EPOCH + 2)
     bench.tell(7, [], epoch=EPOCH + 1, may_draft=False)
     assert not bench.has_room
+
+
+def test_a_hello_of_a_model_whose_name_is_not_unicode() -> None:
+    head = SimpleNamespace(tokens=[b"a"])
+    model: Any = SimpleNamespace(
+        path=Path("m\udcff.gguf"), head=head, vocab_type=1, n_vocab=1, bos=0, eos=0, adds_bos=True, adds_eos=False
+    )
+    assert b"m?" in encode(client_hello("token", model))

@@ -111,3 +111,11 @@ def test_variables_are_overridden_by_those_of_a_request() -> None:
     assert template.render([USER], options={"b": 3}) == "13<s>"
     with pytest.raises(PromptError, match="must not have 'bos_token'"):
         ChatTemplate("x", variables={"bos_token": ""})
+
+
+@pytest.mark.parametrize("content", [5, [{"type": "text", "text": "a"}]])
+def test_an_answer_that_does_not_begin_with_a_text(content: object) -> None:
+    template = ChatTemplate("{% for message in messages %}<{{ message.content }}>{% endfor %}")
+    with pytest.raises(PromptError, match=r"^the content of the last message must be a text to be continued, not "):
+        template.render([{"role": "assistant", "content": content}], field="content")
+    assert template.render([{"role": "assistant", "content": None}], field="content") == "<"

@@ -103,6 +103,7 @@ FUNCTION = {"name": "now", "arguments": '{"a": 1}'}
     ("fields", "text", "message", "reason"),
     [
         (THINKS, "Hm.\n</think>\n\nYes.", {"reasoning_content": "Hm.", "content": "Yes."}, "stop"),
+        (THINKS, "Ü é é.\n</think>\n\nÄ.", {"reasoning_content": "Ü é é.", "content": "Ä."}, "stop"),
         (THINKS | {"max_tokens": 2}, "Hm.\n", {"reasoning_content": "Hm", "content": ""}, "length"),
         (THINKS | {"reasoning_format": "none"}, "Hm.\n</think> Yes.", {"content": "Hm.\n</think> Yes."}, "stop"),
         ({"tools": TOOLS}, f"{CALL}\n{CALL}", {"content": None, "tool_calls": [FUNCTION] * 2}, "tool_calls"),
@@ -127,7 +128,9 @@ def test_reasoning_and_calls_whole_and_streamed(
     *_, last = chunks_of(client, CHAT, **fields, stream_options={"include_usage": True})
     for usage in (last["usage"], answer_of(client, CHAT, **fields)["usage"]):
         n_reasoning = usage.get("completion_tokens_details", {"reasoning_tokens": 0})["reasoning_tokens"]
-        assert n_reasoning == len(message.get("reasoning_content", ""))  # a token is a byte
+        assert n_reasoning == len(message.get("reasoning_content", "").encode())  # a token is a byte
+        # None are said to be in a content that has the thought.
+        assert ("completion_tokens_details" in usage) == ("reasoning_format" not in fields)
 
 
 # Logprobs: which tokens an answer shows, and their texts, bytes and offsets

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -296,3 +297,18 @@ def test_only_the_text_of_a_request_may_be_large(client: TestClient, field: str)
         assert_error(client.post(COMPLETIONS, content=body), 413, said)
     twice = f'{{"prompt": {nested}, "prompt": "a"}}'
     assert_error(client.post(COMPLETIONS, content=twice), 413, said)
+
+
+@pytest.mark.parametrize("options", [{}, {"alias": "m\udcff"}])
+def test_a_name_that_is_not_unicode(
+    options: dict[str, Any], make_lead: Callable[..., Lead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptedModel, "path", Path("m\udcff.gguf"))  # as Python reads a file's name that is not UTF-8
+    client = client_of(make_lead(**options))
+    assert client.get("/v1/models").json()["data"][0]["id"] == "m?"
+    assert client.get("/props").json()["model_path"] == "m?.gguf"
+    for path in (COMPLETIONS, CHAT):
+        assert (
+            client.post(path, json={"prompt": "a", "messages": [{"role": "user", "content": "a"}]}).json()["model"]
+            == "m?"
+        )

@@ -148,3 +148,26 @@ def test_what_messages_cannot_continue(client: TestClient, template: Callable[[s
     template("{{ messages[0].content }}")
     said = client.post(MESSAGES, json={"messages": [ASKED, BEGUN]}).json()["error"]["message"]
     assert "the chat template leaves out the content that is to be continued" in said
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"continue_final_message": False},
+        {"messages": [ASKED], "add_generation_prompt": False},
+        {"messages": [ASKED], "chat_template_kwargs": {"enable_thinking": True}},
+        {"messages": [ASKED], "reasoning_effort": "high"},
+        {"messages": [ASKED, BEGUN | {"tool_calls": [F]}]},
+        {"messages": [ASKED], "tools": TOOLS, "tool_choice": "none"},
+    ],
+)
+def test_a_chat_has_the_tokens_that_are_counted(client: TestClient, fields: dict[str, Any]) -> None:
+    asked = {"messages": [ASKED, BEGUN], **fields}
+    found = client.post("/tokenize", json=asked | {"return_token_strs": True})
+    assert found.status_code == 200, found.text
+    counted = client.post(f"{CHAT}/input_tokens", json=asked).json()["input_tokens"]
+    assert found.json()["count"] == len(found.json()["tokens"]) == len(found.json()["token_strs"]) == counted
+    if "tool_calls" not in asked["messages"][-1]:
+        prompt = client.post(APPLY, json=asked).json()["prompt"]
+        assert client.post("/detokenize", json={"tokens": found.json()["tokens"]}).json()["prompt"] == prompt

@@ -309,11 +309,6 @@ def test_what_is_not_text_in_messages_of_tools_and_of_the_assistant(
     for content, expected in (
         ([image], f"[image: {LEFT_OUT}"),
         ([{"type": "text", "text": "a"}, image, pdf], f"a\n[image: {LEFT_OUT}\n[document: {LEFT_OUT}"),
-        ([{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "b"}}], "b"),
-        (
-            [{"type": "search_result", "source": "http://a", "title": "c", "content": [{"type": "text", "text": "d"}]}],
-            "d",
-        ),
         ([{"type": "tool_reference", "tool_name": "e"}], f"[tool_reference: {LEFT_OUT}"),
         (None, ""),
     ):
@@ -397,6 +392,7 @@ def test_what_is_not_text_in_other_apis(client: TestClient, slot: ScriptedSlot, 
         (RESPONSES, {"input": [{"type": "function_call", "name": "f", "arguments": "["}]}, "not a JSON object"),
         (RESPONSES, {"input": 5}, "invalid request"),
         (RESPONSES, {"input": "a", "tools": [{"type": "function", "name": "bad name!"}]}, "tools: "),
+        (RESPONSES, {"input": "a", "tools": [{"description": "a"}]}, "tools: the name of a tool"),
         (RESPONSES, {"input": "a", "tool_choice": {"type": "allowed_tools"}}, "tool_choice of type 'allowed_tools'"),
         (RESPONSES, {"input": 80 * [{"role": "system", "content": "a"}]}, "more than 64 system messages"),
         (MESSAGES, SAID | {"tools": [{"name": "é"}]}, "tools: "),
@@ -440,6 +436,18 @@ def test_a_key_of_either_header(make_lead: Callable[..., Lead]) -> None:
     assert client.post(MESSAGES, json=SAID).status_code == 401
     assert client.post(MESSAGES, json=SAID, headers={"x-api-key": "secret"}).status_code == 200
     assert client.post(RESPONSES, json={"input": "a"}, headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
+def test_a_tool_without_a_type_is_a_function(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], path: str
+) -> None:
+    use(HERMES)
+    tools = [{name: value for name, value in tool.items() if name != "type"} for tool in TOOLS[path]]
+    answer = client.post(path, json=ASKED[path] | {"tools": tools})
+    assert answer.status_code == 200, answer.text
+    assert WARNING_HEADER not in answer.headers
+    assert '"name": "read"' in prompt_of(slot)
 
 
 @pytest.mark.parametrize("fields", [{"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}])

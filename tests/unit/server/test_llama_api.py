@@ -127,6 +127,10 @@ def test_how_it_ended(client: TestClient, fields: dict[str, Any], stop: str, wor
         assert found["stop"] is True
 
 
+def test_a_prompt_without_an_answer_is_in_the_cache(client: TestClient) -> None:
+    assert [complete(client, prompt="a b", n_predict=n)["tokens_cached"] for n in (0, 1, 2)] == [4, 4, 5]
+
+
 def test_a_stream_ends_with_all_but_the_text(client: TestClient) -> None:
     whole, (*events, last) = complete(client), stream(client)
     assert len(events) > 5
@@ -189,9 +193,9 @@ def test_slots_and_properties_are_switches(make_lead: Callable[..., Lead]) -> No
         listed, changed = client.get("/slots"), client.post("/props", json={})
         if slots:
             assert [one["id"] for one in listed.json()] == [0, 1, 2, 3]
-            assert_error(changed, 501, "props is not set")
+            assert_error(changed, 501, "start the lead with --props")
         else:
-            assert_error(listed, 501, "slots is not set")
+            assert_error(listed, 501, "start the lead without --no-slots")
             assert changed.json() == {"success": True}
             assert_error(client.post("/props", json={"temperature": 1}), 400, "temperature")
 

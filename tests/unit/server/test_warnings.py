@@ -131,9 +131,11 @@ def test_every_field_without_effect_is_named_unless_its_value_is_the_default(
     assert told(model="gpt", mirostat=1, temprature=0.5).split("; ")[1:] == [
         "unknown model 'gpt': 'scripted' answers", "without effect here: mirostat"
     ]  # fmt: skip
+    odd = {"a b": 1, "x": 1, "y" * 50: 1, "ü\n": 1, "": 1}
+    assert told(**odd) == rf"without effect here: 'a b', x, '{'y' * 40}', '\xfc\n', ''"
     many = told(**{f"a{n}\r\n": 1 for n in range(10)}, **{f"b{n:038}": 1 for n in range(1000)})
     assert len(many) < 4000
-    assert many.endswith(" and 936 more")
+    assert many.endswith(" and 946 more")
 
 
 @pytest.mark.parametrize(
