@@ -41,22 +41,20 @@ class WholeNames:
         if (width := get_terminal_size().columns) >= _WIDE:
             super().format_help(context, formatter)  # type: ignore[misc]
             return
+        fill = partial(wrap, width=width, break_on_hyphens=False)
         found: dict[str, list[tuple[str, str]]] = {}
         for one in self.params:  # type: ignore[attr-defined]
             if record := one.get_help_record(context):
                 found.setdefault(getattr(one, "rich_help_panel", None) or "Options", []).append(record)
         commands = getattr(self, "commands", {}).items()
         found |= {"Commands": [(name, command.help) for name, command in commands]} if commands else {}
-        lines = [context.get_usage(), "", *wrap(" ".join(self.help.split()), width)]  # type: ignore[attr-defined]
+        lines = [context.get_usage(), "", *fill(" ".join(self.help.split()))]  # type: ignore[attr-defined]
         for panel, records in found.items():
             lines += ["", f"{panel}:"]
             for names, said in records:
-                more = wrap(said, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
-                lines += [
-                    *wrap(names, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False),
-                    *more,
-                ]
-        formatter.write("\n".join([*lines, "", *wrap(self.epilog or "", width), ""]))  # type: ignore[attr-defined]
+                lines += fill(names, initial_indent="  ", subsequent_indent="    ")
+                lines += fill(said, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        formatter.write("\n".join([*lines, "", *fill(self.epilog or ""), ""]))  # type: ignore[attr-defined]
 
 
 def _switch_value(option: Any, _: Any) -> str | None:

@@ -115,6 +115,8 @@ def check(config: Any) -> None:
     for name, said, value, one, owner in declared(config):
         if owner is not type(config):
             continue
+        if value is None and "None" not in one.type:
+            raise UsageError(f"{name} must be a value, not None", name)
         if not said.choices and value is not None:
             _check_kind(name, value, str(one.type))
         is_whole = one.type.startswith("int")

@@ -12,16 +12,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from duo.llama.json_schema import rewritten
 from duo.llama.schema_documents import Unsupported
-from duo.llama.schema_forms import Unsatisfiable
+from duo.llama.schema_forms import Unsatisfiable, rewritten
 
 MARK = "%llguidance"  # what a Lark grammar begins with, for llama.cpp, too
 MAX_S = 1.0  # CPU time
 HUNG_S = 60.0  # after which a process is not waited for, whatever the machine is doing
 _MAX_MEMORY = 2**28
 _QUOTED = re.compile(r"^ *\d+ \| ", re.MULTILINE)
-_OPTION = re.compile(r"\. Enable 'coerce_one_of' option.*")
 _WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 
 
@@ -69,6 +67,6 @@ def reason(error: str) -> str:
     first, *more = _QUOTED.split(error.strip())[0].strip().splitlines() or ["llguidance gives no reason"]
     more = [line.strip().removeprefix("error: ") for line in more if not line.startswith("  while processing")]
     found = " ".join([_WHERE.sub("", first), *more[-1:]]).replace("Unsatisfiable schema", "no text can satisfy it")
-    found = _OPTION.sub(": use anyOf", found).replace("regex parse error", "pattern: regex parse error")
+    found = found.replace("regex parse error", "pattern: regex parse error")
     found = found.replace("patternProperty regexes", "patternProperties or propertyNames: patterns")
     return found.replace("fuel exhausted", "simplify patterns, multipleOf or limits: fuel exhausted")[:300]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import resource
@@ -32,8 +33,13 @@ def available_bytes() -> int:
     free: int = psutil.virtual_memory().available
     if (left := memory_left()) is not None:
         free = min(free, int(left.value))
+    return int(max(0, min(free, _most_bytes() - psutil.Process().memory_info().vms)))
+
+
+def _most_bytes() -> float:
+    """What `ulimit -v` lets this process have in all."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return free if most == resource.RLIM_INFINITY else max(0, min(free, most - psutil.Process().memory_info().vms))
+    return math.inf if most == resource.RLIM_INFINITY else most
 
 
 def of_size(n_bytes: float) -> str:
@@ -44,11 +50,7 @@ def of_size(n_bytes: float) -> str:
 def shortage(log: str, needs: str) -> str:
     """That memory is lacking, and what was needed, if llama.cpp's `log` says that; else empty."""
     line = re.sub(".*error loading model[^:]*: ", "", next(filter(_SHORTAGE.search, log.splitlines()), ""))
-    limit = (
-        ""
-        if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
-        else " within the limit of this process"
-    )
+    limit = " within the limit of this process" if _most_bytes() < math.inf else ""
     free = f"{of_size(available_bytes())} of this machine's memory are available{limit}"
     return line and f"out of memory: {needs}, and {free} ({line})"
 

@@ -1,31 +1,23 @@
-"""Alternatives: what a JSON schema says about values of one type, and how two are combined or one is denied."""
+"""Alternatives: what a JSON schema says about values of one type, and how two are combined."""
 
 import functools
 import itertools
 import json
 import math
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from duo.llama.schema_documents import Unsupported
+from duo.llama.schema_documents import CLOSED, Unsupported
 
-# Keywords of a schema, without those that combine schemas. Numbers are fractions, "pattern" and "format" are lists,
-# "excluded" are constants, "not …" is what must not hold, and "seen" what is evaluated: "*": all, "nNAME" and
-# "pPATTERN": properties, "iN": the first N items.
+# Keywords of a schema, without those that combine schemas. Numbers are fractions, "pattern" and "format" are lists.
 Alternative = dict[str, Any]
 
-CLOSED = "x-closed"  # an object without other properties than those that its schema names
 LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
 UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
 MOST = 2**53  # llguidance computes with doubles
-OPPOSITES = {
-    "minimum": "exclusiveMaximum", "exclusiveMaximum": "minimum",
-    "maximum": "exclusiveMinimum", "exclusiveMinimum": "maximum",
-}  # fmt: skip
 _LISTS = {"pattern", "format"}
-_OF_ENUM = {"enum", "seen", "pattern", "format", "not pattern", "not format"}
+_OF_ENUM = {"enum", "pattern", "format"}
 
 
 def both(first: Any, second: Any) -> Any:
@@ -128,9 +120,9 @@ def _combined(key: str, one: Any, other: Any) -> Any:
         return Fraction(math.lcm(one.numerator, other.numerator), math.gcd(one.denominator, other.denominator))
     if key == "enum":
         return [*filter(set(other).__contains__, one)]
-    if key in ("seen", "additionalProperties"):
-        return one | other if key == "seen" else both(one, other)
-    if key in _LISTS | {"required", "excluded"}:
+    if key == "additionalProperties":
+        return both(one, other)
+    if key in _LISTS | {"required"}:
         return [*dict.fromkeys(one + other)]
     return one + other if isinstance(one, list) else one
 
@@ -141,27 +133,22 @@ def _of_pattern(one: Alternative, pattern: str) -> Any:
 
 def _allows(one: Alternative, value: Any) -> bool:
     """Whether a constant is not excluded by what is known without patterns and formats."""
-    if value in one.get("excluded", ()):
-        return False
     if isinstance(value, str):
         return bool(one.get("minLength", 0) <= len(value) <= one.get("maxLength", math.inf))
     if isinstance(value, bool):
         return True
-    has_fraction, of = value.denominator > 1, one.get("multipleOf", value)
+    of = one.get("multipleOf", value)
     return (
         one.get("minimum", value) <= value <= one.get("maximum", value)
         and one.get("exclusiveMinimum", -math.inf) < value < one.get("exclusiveMaximum", math.inf)
-        and not (has_fraction if "integer" in one else "not integer" in one and not has_fraction)
+        and not ("integer" in one and value.denominator > 1)
         and (not value or (value / of).denominator == 1)
-        and all((value / part).denominator > 1 for part in one.get("not multipleOf", ()))
     )
 
 
 def is_possible(one: Alternative) -> bool:
     """Whether it does not obviously contradict itself."""
-    if one.get("enum") == [] or ("integer" in one and "not integer" in one):
-        return False
-    if any(value in one.get(f"not {key}", ()) for key in ("pattern", "format") for value in one.get(key, ())):
+    if one.get("enum") == []:
         return False
     if any(one.get(f"min{of}", 0) > one.get(f"max{of}", math.inf) for of in ("Length", "Items", "Properties")):
         return False
@@ -172,36 +159,3 @@ def is_possible(one: Alternative) -> bool:
     if low > high or (low == high and (low == one.get("exclusiveMinimum") or high == one.get("exclusiveMaximum"))):
         return False
     return not any(of_property(one, name) is False for name in one.get("required", ()))
-
-
-def denied(one: Alternative) -> Iterator[Alternative]:
-    """Alternatives, in each of which something of one does not hold."""
-    for key, value in one.items():
-        if key in OPPOSITES:
-            yield {OPPOSITES[key]: value}
-        elif key in LOWER | UPPER:
-            yield {f"max{key[3:]}": value - 1} if key in LOWER else {f"min{key[3:]}": value + 1}
-        elif key in ("enum", "excluded"):
-            yield from _not_constants(value) if key == "enum" else [{"enum": value}]
-        elif key == "required":
-            yield from ({"properties": {name: False}} for name in value)
-        elif key == "properties":
-            yield from ({"required": [name], key: {name: {"not": part}}} for name, part in value.items())
-        elif key == "prefixItems":
-            yield from ({key: [True] * i + [{"not": part}], "minItems": i + 1} for i, part in enumerate(value))
-        elif key == "items" and value is False:
-            yield {"minItems": len(one.get("prefixItems", ())) + 1}
-        elif key.startswith("not "):
-            yield from ({key[4:]: [part] if key[4:] in _LISTS else part} for part in value)
-        elif key in ("integer", "uniqueItems") or (key not in ("seen", CLOSED) and value not in (True, {})):
-            yield from ({f"not {key}": [part]} for part in (value if key in _LISTS else [value]))
-
-
-def _not_constants(values: list[Any]) -> Iterator[Alternative]:
-    if not isinstance(values[0], Fraction):
-        yield {"excluded": values}
-        return
-    edges = sorted(set(values))
-    yield {"exclusiveMaximum": edges[0]}
-    yield {"exclusiveMinimum": edges[-1]}
-    yield from ({"exclusiveMinimum": low, "exclusiveMaximum": high} for low, high in itertools.pairwise(edges))

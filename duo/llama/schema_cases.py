@@ -1,18 +1,19 @@
 """Cases: a JSON schema as a union of alternatives, of one type each and without combinations of schemas.
 
 llguidance combines few schemas, and not all of those exactly. Alternatives are easily combined: of two schemas, both
-hold where an alternative of each does, and one does not hold where each of its alternatives lacks something.
+hold where an alternative of each does.
 """
 
 import functools
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from duo.llama import schema_alternatives as alternatives
-from duo.llama.schema_alternatives import CLOSED, LOWER, UPPER, Alternative
-from duo.llama.schema_documents import Documents, Unsupported
+from duo.llama.schema_alternatives import LOWER, UPPER, Alternative
+from duo.llama.schema_documents import CLOSED, Documents, Unsupported
 
 Cases = dict[str, list[Alternative]]  # by type: one of them holds
 
@@ -25,87 +26,89 @@ _KEYWORDS = {
                CLOSED},
     "boolean": set(), "null": set(),
 }  # fmt: skip
+_UNSUPPORTED = {
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "$dynamicRef",
+    "$recursiveRef",
+    "not",
+    "if",
+}  # as Documents leaves them
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 _VALUES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(LOWER | UPPER | {"multipleOf", "minContains", "maxContains"}, (int, float)),
     **dict.fromkeys(("properties", "patternProperties", *_DEPENDENT), (dict,)),
     **dict.fromkeys(("required", "prefixItems", "allOf", "anyOf", "oneOf", "enum"), (list,)),
-    **dict.fromkeys(("pattern", "format", "$ref", "$dynamicRef"), (str,)),
+    **dict.fromkeys(("pattern", "format", "$ref"), (str,)),
     "type": (str, list), "uniqueItems": (bool,),
 }  # fmt: skip
+
+
+class _Circular(Unsupported):
+    """A reference to itself, without anything between."""
 
 
 class Schema:
     """A schema whose cases are computed."""
 
-    def __init__(self, schema: Any, *, is_lenient: bool) -> None:
-        """`is_lenient`: oneOf is anyOf. Raises RecursionError."""
-        self._documents = Documents(schema, is_lenient=is_lenient)
-        self.root = self._documents.root
-        self._known: dict[tuple[str, bool, bool], Cases] = {}
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._known: dict[tuple[str, bool], Cases] = {}
         self._n_pairs = 0
         self._referring: list[str] = []  # references that are being followed
 
-    def cases(self, schema: Any, *, notes: bool = False, closes: bool = True) -> Cases:
-        """The cases of a part. With `notes`, "seen" has what is evaluated. Raises Unsupported, RecursionError."""
+    def cases(self, schema: Any, *, closes: bool = True) -> Cases:
+        """The cases of a part. Raises Unsupported, RecursionError."""
         if schema is False:
             return {}
         if not isinstance(schema, dict | bool):
             raise Unsupported("a schema must be an object or a boolean")
         if schema is True:
-            return {kind: [{"seen": set()} if notes else {}] for kind in _KEYWORDS}
-        key = (json.dumps(schema), notes, closes)
+            return {kind: [{}] for kind in _KEYWORDS}
+        key = (json.dumps(schema), closes)
         if key not in self._known:
-            self._known[key] = self._found(schema, notes, closes)
+            self._known[key] = self._found(schema, closes)
         return self._known[key]
 
-    def _found(self, schema: Any, notes: bool, closes: bool) -> Cases:
+    def _found(self, schema: Any, closes: bool) -> Cases:
         for key, kinds in _VALUES.items():
             given = schema.get(key, ...)
             if given is not ... and (not isinstance(given, kinds) or (isinstance(given, bool) and kinds != (bool,))):
                 raise Unsupported(f"{key}: {json.dumps(given)[:50]} is no {kinds[0].__name__}")
+        for key in _UNSUPPORTED & schema.keys():
+            raise Unsupported(key)
         self._n_pairs += 1
-        has_rest = "unevaluatedProperties" in schema or "unevaluatedItems" in schema
-        parts = self._parts(schema, notes or has_rest, closes)
-        found = functools.reduce(self._all, parts, self._own(schema, notes or has_rest, closes))
-        for key in ("unevaluatedProperties", "unevaluatedItems"):
-            if key in schema:
-                found = self._unevaluated(found, key, schema[key])
-        return found if notes else {kind: _distinct(map(_without_notes, some)) for kind, some in found.items()}
+        return functools.reduce(self._all, self._parts(schema, closes), self._own(schema, closes))
 
-    def _parts(self, schema: dict[str, Any], notes: bool, closes: bool) -> Iterator[Cases]:
+    def _parts(self, schema: dict[str, Any], closes: bool) -> Iterator[Cases]:
         """What the keywords say that combine schemas."""
-        cases = functools.partial(self.cases, notes=notes, closes=closes)
+        cases = functools.partial(self.cases, closes=closes)
         yield from map(cases, schema.get("allOf", ()))
-        for key in schema.keys() & {"$ref", "$dynamicRef"}:
-            yield self._of_reference(key, schema[key], cases)
+        if "$ref" in schema:
+            yield self._of_reference(schema["$ref"], cases)
         if "propertyNames" in schema:
             yield self._named(schema["propertyNames"])
-        if "not" in schema:
-            yield self._not(schema["not"])
         if "anyOf" in schema:
-            yield self._any([cases(one) for one in schema["anyOf"]], notes)
+            yield self._union(map(cases, schema["anyOf"]))
         if "oneOf" in schema:
             yield self._one(schema["oneOf"], cases)
-        if "if" in schema and (notes or "then" in schema or "else" in schema):
-            then = self._all(cases(schema["if"]), cases(schema.get("then", True)))
-            yield self._union([then, self._all(self._not(schema["if"]), cases(schema.get("else", True)))])
         for name, more in [pair for key in _DEPENDENT for pair in schema.get(key, {}).items()]:
             needed = cases({"required": more} if isinstance(more, list) else more)
             has_name = self._all(self.cases({"required": [name]}), needed)
             yield self._union([self.cases({"properties": {name: False}}), has_name])
 
-    def _of_reference(self, key: str, address: str, cases: Callable[[Any], Cases]) -> Cases:
+    def _of_reference(self, address: str, cases: Callable[[Any], Cases]) -> Cases:
         if address in self._referring:
-            raise Unsupported(f"no text can satisfy it: {key} {address or '#'} refers to itself")
+            raise _Circular(f"no text can satisfy it: $ref {address or '#'} refers to itself")
         self._referring.append(address)
-        found = cases(self._documents.referred(key, address))
-        self._referring.pop()
-        return found
+        try:
+            return cases(self._documents.referred(address))
+        finally:
+            self._referring.pop()
 
-    def _own(self, schema: dict[str, Any], notes: bool, closes: bool) -> Cases:
+    def _own(self, schema: dict[str, Any], closes: bool) -> Cases:
         """What its own keywords say, without those that combine schemas."""
-        if "contains" in schema and (notes or schema.get("minContains") != 0 or "maxContains" in schema):
+        if "contains" in schema and (schema.get("minContains") != 0 or "maxContains" in schema):
             raise Unsupported("contains")
         kinds = schema.get("type", [*_KEYWORDS])
         found: Cases = {}
@@ -120,8 +123,6 @@ class Schema:
             if not own.get("uniqueItems"):
                 own.pop("uniqueItems", None)
             own |= {"integer": True} if kind == "integer" else {}
-            if notes:
-                own["seen"] = _seen(own)
             found.setdefault(of, []).append(own)
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if "const" in schema and "enum" in schema:
@@ -144,53 +145,24 @@ class Schema:
             parts = {"patternProperties": {one.get("pattern", [of_length])[0]: True}}
         return found | {"object": [parts | {"additionalProperties": False}]}
 
-    def _any(self, ways: list[Cases], notes: bool) -> Cases:
-        if not notes:
-            return self._union(ways)
-        if len(ways) > 5:
-            raise Unsupported("anyOf: too many alternatives beside unevaluatedProperties or unevaluatedItems")
-        sizes = range(1, len(ways) + 1)  # each of those that hold evaluates something
-        several = [some for n in sizes for some in itertools.combinations(ways, n)]
-        return self._union([functools.reduce(self._all, some) for some in several])
-
     def _one(self, schemas: list[Any], cases: Callable[[Any], Cases]) -> Cases:
-        ways = []
-        for i, schema in enumerate(schemas):
-            way = cases(schema)
-            for other in schemas[:i] + schemas[i + 1 :]:
-                if not self._is_empty({"allOf": [schema, other]}):
-                    way = self._all(way, self._not(other))
-            ways.append(way)
-        return self._union(ways)
+        """One of several, of which no two may hold at once: then it is any of them."""
+        for one, other in itertools.permutations(schemas, 2):
+            if not self._is_empty(self._all(cases(one), self.cases(other, closes=False))):
+                raise Unsupported("oneOf: several may hold at once: use anyOf")
+        return self._union(map(cases, schemas))
 
-    def _is_empty(self, schema: Any, depth: int = 3) -> bool:
-        """Whether nothing can match it, as far as `depth` levels of it show."""
-        found = [one for some in self.cases(schema, closes=False).values() for one in some]
-        return all(depth and self._lacks(one, depth) for one in found)
+    def _is_empty(self, cases: Cases, depth: int = 3) -> bool:
+        """Whether nothing can match, as far as `depth` levels show."""
+        return all(depth and self._lacks(one, depth) for some in cases.values() for one in some)
 
     def _lacks(self, one: Alternative, depth: int) -> bool:
-        names = (self._is_empty(alternatives.of_property(one, name), depth - 1) for name in one.get("required", ()))
-        items = (self._is_empty(part, depth - 1) for part in one.get("prefixItems", ())[: one.get("minItems", 0)])
-        return any(names) or any(items)
-
-    def _unevaluated(self, found: Cases, key: str, schema: Any) -> Cases:
-        kind = "object" if key == "unevaluatedProperties" else "array"
-        some = []
-        for one in found.get(kind, ()):
-            seen = one.get("seen", set())
-            more: Alternative = {}
-            if kind == "array":
-                n = max((int(name[1:]) for name in seen if name != "*"), default=0)
-                more = {} if "*" in seen else {"prefixItems": [True] * n, "items": schema}
-            elif "*" not in seen:
-                names, patterns = ([one[1:] for one in sorted(seen) if one[0] == of] for of in "np")
-                more = {
-                    "properties": dict.fromkeys(names, True),
-                    "patternProperties": dict.fromkeys(patterns, True),
-                    "additionalProperties": schema,
-                }
-            some += self._all({kind: [one]}, {kind: [more | {"seen": {"*"}}]})[kind]
-        return found | {kind: some}
+        parts = [alternatives.of_property(one, name) for name in one.get("required", ())]
+        for part in parts + [*one.get("prefixItems", ())][: one.get("minItems", 0)]:
+            with suppress(_Circular):  # a property of what is being computed
+                if self._is_empty(self.cases(part, closes=False), depth - 1):
+                    return True
+        return False
 
     def _union(self, ways: Iterable[Cases]) -> Cases:
         found: Cases = {}
@@ -204,35 +176,12 @@ class Schema:
         for kind in first.keys() & second.keys():
             self._n_pairs += len(first[kind]) * len(second[kind])
             if self._n_pairs > _MOST:
-                raise Unsupported("anyOf, oneOf, if or not: together, they have too many cases")
+                raise Unsupported("anyOf or oneOf: together, they have too many cases")
             pairs = (alternatives.merged(one, other) for one, other in itertools.product(first[kind], second[kind]))
             found[kind] = _distinct(one for one in pairs if one is not None)
-        return found
-
-    def _not(self, schema: Any) -> Cases:
-        cases = self.cases(schema, closes=False)
-        found: Cases = {}
-        for kind in _KEYWORDS:
-            ways: list[Cases] = [
-                {kind: [one for one in alternatives.denied(some) if alternatives.is_possible(one)]}
-                for some in cases.get(kind, ())
-            ]
-            found[kind] = functools.reduce(self._all, ways, Cases({kind: [{}]})).get(kind, [])
         return found
 
 
 def _distinct(some: Iterable[Alternative]) -> list[Alternative]:
     found = {repr(one): one for one in some}
     return [{}] if "{}" in found else [*found.values()]
-
-
-def _without_notes(one: Alternative) -> Alternative:
-    return {key: value for key, value in one.items() if key != "seen"}
-
-
-def _seen(own: Alternative) -> set[str]:
-    if "additionalProperties" in own or "items" in own:
-        return {"*"}
-    names = {f"n{name}" for name in own.get("properties", ())}
-    names |= {f"p{pattern}" for pattern in own.get("patternProperties", ())}
-    return names | ({f"i{len(own['prefixItems'])}"} if "prefixItems" in own else set())

@@ -1,4 +1,4 @@
-"""Forms: the cases of a JSON schema as llguidance is given them.
+"""Forms: JSON schemas as llguidance is given them: rewritten into what it enforces.
 
 Nothing is left to combine, and what llguidance 1.9 enforces wrongly is written otherwise, or refused.
 """
@@ -11,11 +11,15 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
-from duo.llama.schema_alternatives import MOST, OPPOSITES, Alternative, of_property
+from duo.llama.schema_alternatives import MOST, Alternative, of_property
 from duo.llama.schema_alternatives import others as others_of
 from duo.llama.schema_cases import Schema
-from duo.llama.schema_documents import Unsupported
+from duo.llama.schema_documents import Documents, Unsupported
 
+# As in llama.cpp's grammars of schemas: without a limit, a model may write spaces to the end.
+_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
+_NO_ESCAPES = {"json_allow_general_unicode_escapes": False, "json_allowed_escapes": 'nrbtf"\\'}
+_LENIENT = {"lenient": True, "coerce_one_of": True}
 _DEFINITIONS = 4000
 _CLASSES = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])", re.DOTALL)
 _BOUNDS = {"inimum": 1, "aximum": -1}
@@ -26,17 +30,25 @@ class Unsatisfiable(Exception):
     """No text can match the schema."""
 
 
-def form(schema: Any, *, is_lenient: bool) -> tuple[Any, bool]:
-    """A schema that llguidance enforces, and whether its texts may have escapes.
+def rewritten(schema: object, *, is_lenient: bool = False) -> Any:
+    """A schema of the same texts, which llguidance enforces; `is_lenient`: what it does not know is ignored.
 
-    `is_lenient`: oneOf is anyOf. Raises Unsatisfiable, Unsupported, and RecursionError if it is nested too deeply.
+    Raises Unsatisfiable, Unsupported, and RecursionError if it is nested too deeply.
     """
-    forms = _Forms(Schema(schema, is_lenient=is_lenient))
-    root = forms.of(forms.schema.root)
-    forms.compute()
-    if not forms.has_text(root):
-        raise Unsatisfiable("no text can satisfy it")
-    return (root if root is True else root | {"$defs": forms.definitions}), forms.has_escapes
+    documents = Documents(schema, is_lenient=is_lenient)
+    found, options = documents.root, _OPTIONS | (_LENIENT if is_lenient else {})
+    try:
+        forms = _Forms(Schema(documents))
+        root = forms.of(found)
+        forms.compute()
+        if not forms.has_text(root):
+            raise Unsatisfiable("no text can satisfy it")
+        found = root if root is True else root | {"$defs": forms.definitions}
+        options |= {} if forms.has_escapes else _NO_ESCAPES
+    except Unsupported:
+        if not is_lenient:
+            raise
+    return found | {"x-guidance": options} if isinstance(found, dict) else found
 
 
 class _Forms:
@@ -59,7 +71,7 @@ class _Forms:
         if key not in self._referring:
             name = f"s{len(self._referring)}"
             if len(self._referring) > _DEFINITIONS:
-                raise Unsupported("$ref, allOf or not: together, they have too many cases")
+                raise Unsupported("$ref or allOf: together, they have too many cases")
             self._referring[key] = {"$ref": f"#/$defs/{name}"}
             self._waiting.append((name, cases))
         return self._referring[key]
@@ -99,7 +111,6 @@ class _Forms:
         return found[0] if len(found) == 1 else {"anyOf": found} if found else False
 
     def _array(self, one: Alternative) -> Any:
-        _check(one)
         n, most = len(one.get("prefixItems", ())), one.get("maxItems", math.inf)
         if one.get("uniqueItems") and most > 1 and (n > 1 or one.get("items", True) is not False):
             raise Unsupported("uniqueItems")
@@ -109,7 +120,6 @@ class _Forms:
         return found | ({"items": self.of(one["items"])} if "items" in one else {})
 
     def _object(self, one: Alternative) -> Any:
-        _check(one)
         required, least = one.get("required", []), one.get("minProperties", 0)
         names = [*dict.fromkeys([*one.get("properties", ()), *required])]
         properties = {name: of_property(one, name) for name in names}
@@ -131,23 +141,15 @@ class _Forms:
         return found | {"required": required} | (counts if least > len(required) or "maxProperties" in one else {})
 
 
-def _check(one: Alternative) -> None:
-    for key in one:
-        if key.startswith("not "):
-            raise Unsupported(f"{key[4:]} in not, if or oneOf")
-
-
 def _boolean(one: Alternative) -> Any:
-    values = [value for value in one.get("enum", (False, True)) if value not in one.get("excluded", ())]
+    values = one.get("enum", [False, True])
     return {"enum": values} if values else None
 
 
 def _string(one: Alternative) -> Any:
-    _check(one)
     if "enum" in one and not one.keys() & {"pattern", "format"}:
         return {"enum": one["enum"]}
-    excluded = [without(one["excluded"])] if "excluded" in one and "enum" not in one else []
-    several = [{"pattern": pattern} for pattern in [*map(_written, one.get("pattern", ())), *excluded]]
+    several = [{"pattern": _written(pattern)} for pattern in one.get("pattern", ())]
     several += [{"format": name} for name in one.get("format", ())]
     found: dict[str, Any] = {key: one[key] for key in ("minLength", "maxLength", "enum") if key in one}
     found |= several.pop(0) if several else {}
@@ -157,7 +159,6 @@ def _string(one: Alternative) -> Any:
 def _number(one: Alternative) -> Any:
     if "enum" in one:
         return {"enum": [_exact("enum", value) for value in one["enum"]]}
-    _check(one)
     bounds: dict[str, tuple[Fraction, bool]] = {}  # those above are negated; whether they are exclusive
     for name, sign in _BOUNDS.items():
         several = [(one[key] * sign, key[0] == "e") for key in (f"m{name}", f"exclusiveM{name}") if key in one]
@@ -166,7 +167,7 @@ def _number(one: Alternative) -> Any:
             if "integer" in one:
                 value, is_exclusive = Fraction(math.floor(value) + 1 if is_exclusive else math.ceil(value)), False
             if value > MOST:
-                raise Unsupported(f"{', '.join(OPPOSITES)}, const or enum: beyond {MOST}")
+                raise Unsupported(f"m{name}, exclusiveM{name}: beyond {MOST}")
             bounds[name] = max((value, is_exclusive), (Fraction(-MOST), False))
     width = -sum(value for value, _ in bounds.values()) if len(bounds) == 2 else 1
     found: dict[str, Any] = {"type": "integer" if "integer" in one else "number"}

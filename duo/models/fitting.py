@@ -78,9 +78,7 @@ class _Placed:
             self.n_layers = ALL_LAYERS
         devices = devices_for(config)
         self.rooms = [Room(device.name, device.memory[0]) for device in devices]
-        self.silent = [
-            device for device in devices if device.kind == RPC and device.reported[0] == device.reported[1] > 0
-        ]
+        self.silent = [one for one in devices if one.kind == RPC and one.reported[0] == one.reported[1] > 0]
 
     @cached_property
     def footprint(self) -> Footprint:

@@ -52,6 +52,14 @@ def test_choices(one: Declared) -> None:
     refused(one, "x", f".*one of {', '.join(one.option.choices)}, not 'x'")
 
 
+@pytest.mark.parametrize("one", OPTIONS.values(), ids=lambda one: one.name)
+def test_none_is_refused_where_it_means_nothing(one: Declared) -> None:
+    if "None" in one.field.type:
+        config_with(one, None)
+    else:
+        refused(one, None, "")
+
+
 def test_rows_of_logits_are_reserved_in_multiples_of_32() -> None:
     assert [ContextConfig(64, 1, 1, n_outputs_max=n).n_reserved for n in (1, 17, 32, 33)] == [32, 32, 32, 64]
 
