@@ -1,5 +1,18 @@
-"""What attacks on the link share with its tests."""
+"""What attacks share, with the tests of the link, too."""
 
-from tests.unit.link.conftest import stage
+from collections.abc import Iterator
 
-__all__ = ["stage"]
+import pytest
+
+from duo.engine.engine import Engine
+from tests.scripted import scripted_engine
+from tests.unit.link.conftest import begin, joined, stage, stranger
+
+__all__ = ["begin", "joined", "stage", "stranger"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    engine, _ = scripted_engine()
+    with engine:
+        yield engine

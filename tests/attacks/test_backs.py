@@ -5,7 +5,7 @@ After each, a back that nothing is wrong with may join, and the text is the targ
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,25 +22,6 @@ from tests.unit.link.backs import FINGERPRINT, TOKEN, Back, Stage, candidate, he
 
 def packed(*values: Any) -> bytes:
     return msgspec.msgpack.encode(values)
-
-
-@pytest.fixture
-def stranger(stage: Stage) -> Iterator[Back]:
-    """A client that has said nothing yet."""
-    with stage.back() as back:
-        yield back
-
-
-@pytest.fixture
-def joined(stranger: Back) -> Back:
-    return stranger.join()
-
-
-@pytest.fixture
-def begin(stage: Stage, joined: Back) -> Begin:
-    """What a back is asked, while the target is held."""
-    stage.begin()
-    return joined.begin()
 
 
 def assert_unharmed(stage: Stage) -> None:

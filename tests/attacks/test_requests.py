@@ -12,18 +12,10 @@ from duo.link.connection import Limits
 from duo.server.lead_server import Lead
 from tests.attacks.judge import assert_serves, attack
 from tests.raw_http import request
-from tests.scripted import scripted_engine
 from tests.serving import wait_until
 
 LIMITS = Limits(request_s=0.3, read_s=0.3, hello_s=0.3)
 CLOSE = "Connection: close\r\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    engine, _ = scripted_engine()
-    with engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")

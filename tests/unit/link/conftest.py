@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.link.backs import Stage
+from duo.link.messages import Begin
+from tests.unit.link.backs import Back, Stage
 
 
 @pytest.fixture
@@ -12,3 +13,22 @@ def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
     caplog.set_level("DEBUG", "duo.link")
     with Stage() as stage:
         yield stage
+
+
+@pytest.fixture
+def stranger(stage: Stage) -> Iterator[Back]:
+    """A client that has said nothing yet."""
+    with stage.back() as back:
+        yield back
+
+
+@pytest.fixture
+def joined(stranger: Back) -> Back:
+    return stranger.join()
+
+
+@pytest.fixture
+def begin(stage: Stage, joined: Back) -> Begin:
+    """What a back is asked, while the target is held."""
+    stage.begin()
+    return joined.begin()

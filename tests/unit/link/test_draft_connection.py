@@ -3,7 +3,6 @@
 Hostile ones: see tests/attacks/test_backs.py.
 """
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -13,25 +12,6 @@ from duo.link.messages import TRY_LATER, Alive, Begin, Refused, Unable, Welcome
 from duo.link.remote_drafts import MAX_DRAFTS
 from tests.unit.engine.helpers import until
 from tests.unit.link.backs import TOKEN, Back, Stage, candidate, hello
-
-
-@pytest.fixture
-def stranger(stage: Stage) -> Iterator[Back]:
-    """A client that has said nothing yet."""
-    with stage.back() as back:
-        yield back
-
-
-@pytest.fixture
-def joined(stranger: Back) -> Back:
-    return stranger.join()
-
-
-@pytest.fixture
-def begin(stage: Stage, joined: Back) -> Begin:
-    """What a back is asked, while the target is held."""
-    stage.begin()
-    return joined.begin()
 
 
 @pytest.mark.parametrize(
