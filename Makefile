@@ -86,7 +86,7 @@ ARCHIVE := build/archive
 archive: $(ARCHIVE)/ready
 	$(ARCHIVE)/venv/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	rm -rf $(ARCHIVE)/out
-	$(ARCHIVE)/venv/bin/pyinstaller --log-level WARN --distpath $(ARCHIVE)/out --workpath $(ARCHIVE)/work archive/duo.spec
+	$(ARCHIVE)/venv/bin/pyinstaller --log-level WARN --distpath $(ARCHIVE)/out --workpath $(ARCHIVE)/work archive/duo.speculation
 	mkdir -p dist
 	name=$$(ls $(ARCHIVE)/out) && tar -C $(ARCHIVE)/out -czf dist/$$name.tar.gz $$name \
 	&& $(ARCHIVE)/venv/bin/python archive/try.py dist/$$name.tar.gz

@@ -12,7 +12,7 @@ from typing import Any
 
 from duo.engine.decoder import Decoder
 from duo.errors import DecodeAborted, DecodeError
-from duo.spec.types import Logits
+from duo.speculation.types import Logits
 
 _DONE = 1e-9  # of a decode, that may be left at its end: rounding
 # Share of the emulated time by which decodes may exceed it: if many do, and if few do, because of other programs.

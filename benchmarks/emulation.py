@@ -20,11 +20,11 @@ from duo.diagnose.machine_file import Pair
 from duo.engine.contexts import time_draft
 from duo.engine.decoder import Cache
 from duo.engine.engine import Engine
-from duo.engine.generation import Sources
-from duo.engine.slot import Slot
+from duo.engine.generation import Proposers
+from duo.engine.model_pair import ModelPair
 from duo.errors import DecodeError
-from duo.link.client import DraftClient
-from duo.spec.policy import Policy, policy_for
+from duo.remote.worker import DraftClient
+from duo.speculation.policy import Policy, policy_for
 
 _TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
 _N_JUDGED = 50  # decodes of a draft in another process that are judged together
@@ -59,7 +59,7 @@ class Emulation:
         alone_s, concurrent_s = tuple(pair.draft_alone_s), tuple(machine.branch_s)
         return DeviceTimes(alone_s, concurrent_s, machine.read_s, machine.noise, machine.aborts, round_trip_s)
 
-    def install(self, slot: Slot) -> None:
+    def install(self, slot: ModelPair) -> None:
         """Replace the contexts of `slot`, which must have been made, and its threads. On the engine's thread."""
         pair, machine = self.pair, self.pair.machine
         slot.threads = replace(slot.threads, separate_devices=pair.separate_devices)
@@ -73,7 +73,7 @@ class Emulation:
         slot.draft_cache = Cache(draft)
         self.account.on_step = draft.begin_turn
 
-    def new_policy(self, slot: Slot, drafting: DraftConfig, kind: type[Policy] = Policy) -> Policy:
+    def new_policy(self, slot: ModelPair, drafting: DraftConfig, kind: type[Policy] = Policy) -> Policy:
         """A policy that knows what a warm-up measures. On the engine's thread, after install()."""
         assert slot.draft_cache is not None
         assert slot.draft_model is not None
@@ -108,7 +108,7 @@ class Emulation:
 
         return Contestant(mode, write, n_max="auto")
 
-    def write(self, engine: Engine, sources: Sources, job: Job, stop: threading.Event) -> Run:
+    def write(self, engine: Engine, sources: Proposers, job: Job, stop: threading.Event) -> Run:
         """A text, with the figures of the devices. Raises DecodeError if they are too fast."""
         run = write_here(engine, sources, job, stop)
         self.account.close()

@@ -13,14 +13,14 @@ import duo
 from benchmarks.contestants import Setup
 from benchmarks.runner import Outcome, Scenario, note, verdict
 from benchmarks.virtual import generate
-from duo.engine.draft import TextSource
-from duo.engine.metrics import Metrics
-from duo.spec.lookup import Lookup
-from duo.spec.policy import Policy
-from duo.spec.sampling import Greedy
-from duo.spec.schedule import Schedule
-from duo.spec.types import Logits
-from duo.spec.verify import Matching
+from duo.engine.proposers import LookupProposer
+from duo.engine.recorder import Recorder
+from duo.speculation.policy import Policy
+from duo.speculation.prompt_lookup import PromptLookup
+from duo.speculation.sampling import Greedy
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Logits
+from duo.speculation.verify import Matching
 
 _N_VOCAB = 127  # a prime: see _token
 _REPORTED = (1, 10, 20, 50, 100, 200)
@@ -97,11 +97,11 @@ def _token(position: int) -> int:
 
 def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> float:
     """Microseconds of processor time per step; `looks_up`: in vain."""
-    greedy, metrics = Greedy(), Metrics()
+    greedy, metrics = Greedy(), Recorder()
     prompt = [_token(position) for position in range(3)]
     draft = None if schedule is Schedule.OFF else _Instant(is_draft=True)
     policy = Policy(_N_MAX, _N_AHEAD, (schedule,)) if draft or looks_up else None
-    others = (TextSource(Lookup(), _N_MAX),) if looks_up else ()
+    others = (LookupProposer(PromptLookup(), _N_MAX),) if looks_up else ()
     began = time.process_time()
     generate(_Instant(), draft, policy, prompt, n_tokens, metrics, greedy, Matching(greedy), others)
     return 1e6 * (time.process_time() - began) / len(metrics.steps)

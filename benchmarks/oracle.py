@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.virtual import MODE, NoisyPolicy, Replay, reading_s, recorded, replay
-from duo.spec.pair import Machine
-from duo.spec.policy import Policy
-from duo.spec.policy_state import PolicyState
-from duo.spec.schedule import ALL, Schedule
+from duo.speculation.pair import Machine
+from duo.speculation.policy import Policy
+from duo.speculation.policy_state import PolicyState
+from duo.speculation.schedule import ALL, Schedule
 
 N_MAX, N_AHEAD = 16, 32
 N_PROMPT = 40  # tokens

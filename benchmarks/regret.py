@@ -30,10 +30,10 @@ from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from duo.bench.results import Range
 from duo.cli.commands.plan import informed
-from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.pair import Machine
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule, fastest
+from duo.speculation.constants import DEFAULT, PolicyConfig
+from duo.speculation.pair import Machine
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import Schedule, fastest
 
 N_SHORT = 16  # tokens of a short first text
 N_ADVICE_TOKENS = 2000  # of a text with a forced schedule: few enough for a minute, and enough to ignore its beginning

@@ -15,12 +15,12 @@ import numpy as np
 
 from benchmarks.oracle import N_MAX, Case, Text
 from duo.diagnose.machine_file import Pair, read_machine
-from duo.spec.calibration import Calibration
-from duo.spec.pair import Machine
+from duo.speculation.acceptance import Acceptance
+from duo.speculation.pair import Machine
 
 FOLDER = Path(__file__).parent / "machines"
 LETTERS = "abcdefghi"  # of the bins of confidence in a trace
-_GAPS = [(low + high) / 2 for low, high in zip((0.0, *Calibration.EDGES), (*Calibration.EDGES, 8.0), strict=True)]
+_GAPS = [(low + high) / 2 for low, high in zip((0.0, *Acceptance.EDGES), (*Acceptance.EDGES, 8.0), strict=True)]
 
 N_TEXTS, N_TOKENS = 5, 256  # of a case
 ACCEPTANCES = (None, 0.3, 0.5, 0.7, 0.85, 0.95)  # of texts; None: as recorded
@@ -67,7 +67,7 @@ def tilted(source: tuple[Text, ...], acceptance: float, n_tokens: int, seed: int
     """
     dice, (blocks, weights) = random.Random(seed), _weighted(source, acceptance)
     drawn = dice.choices(blocks, weights, k=math.ceil(n_tokens / _BLOCK))
-    return tuple(guess for block in drawn for guess in block)[:n_tokens]
+    return tuple(candidate for block in drawn for candidate in block)[:n_tokens]
 
 
 @cache

@@ -21,8 +21,8 @@ from duo.bench.rounds import Contestant
 from duo.config import ContextConfig, SamplingConfig
 from duo.engine.decoder import decode_all
 from duo.llama.context import Context
-from duo.spec.sampling import Chain, Coupled, Greedy
-from duo.spec.types import Distribution
+from duo.speculation.sampling import Chain, Coupled, Greedy
+from duo.speculation.types import Distribution
 
 _TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 _WAYS = ("coupled", "rejection", "greedy draft")
@@ -32,7 +32,7 @@ _VOCABULARY, _ROWS, _DECODE_S = 128_256, 5, 0.020
 # The draft proposes its most likely token and the target samples: common without coupling.
 _GREEDY_DRAFT = """
 from duo.engine import request_writer
-from duo.spec.sampling import Greedy
+from duo.speculation.sampling import Greedy
 choosing = request_writer.choosing
 request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Greedy())
 """

@@ -13,7 +13,7 @@ from duo.bench.contestants import SPECULATIVE, Program
 from duo.bench.rounds import Contestant, distinct_share
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
-from duo.spec.schedule import Schedule
+from duo.speculation.schedule import Schedule
 
 SMOLLM2 = ("smollm2-f16", "smollm2-f32")
 TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")
@@ -30,12 +30,12 @@ BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
 _RANDOM_DRAFT = """
 import random
 from duo.engine import request_writer
-from duo.spec.types import Guess
+from duo.speculation.types import Candidate
 class Random:
     n_recent = 0
     dice = random.Random(1)
     def guess(self, logits, position, recent=()):
-        return Guess(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
+        return Candidate(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
 choosing = request_writer.choosing
 request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
@@ -45,7 +45,7 @@ request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 # As many candidates as --draft, at each step: as llama.cpp's programs.
 _FIXED_DEPTH = """
 import math
-from duo.spec.policy import Decision, Policy
+from duo.speculation.policy import Decision, Policy
 def decide(self, n_room, drafted, *others):
     n, most = len(drafted.guesses), min(self.n_max, n_room - 1)
     waits = n < most and drafted.next_s < math.inf

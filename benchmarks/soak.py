@@ -42,13 +42,13 @@ _EVENTS = {  # that may happen to a back, by its state
 # Writes the seconds of each decode of the target, without those of a prompt.
 _DECODES = """
 from pathlib import Path
-from duo.engine.metrics import Metrics
-file, decoded = Path({file!r}).open("w", buffering=1), Metrics.decoded
+from duo.engine.recorder import Recorder
+file, decoded = Path({file!r}).open("w", buffering=1), Recorder.decoded
 def record(self, start, end, n_tokens):
     decoded(self, start, end, n_tokens)
     if self.steps:
         file.write(f"{{end - start}}\\n")
-Metrics.decoded = record
+Recorder.decoded = record
 """
 
 

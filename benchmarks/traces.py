@@ -4,7 +4,7 @@ python -m benchmarks.traces PAIR... [-n TOKENS]
 
 After each prompt the target writes greedily up to its end of text, and the draft predicts each token from the target's
 own ones. A trace is a string with a letter per token: its place in the alphabet is the bin of the prediction's
-confidence (Calibration.EDGES), and it is a capital letter if the prediction is right. Loops are easy to predict: a text
+confidence (Acceptance.EDGES), and it is a capital letter if the prediction is right. Loops are easy to predict: a text
 that loops is cut to its first half until it does not.
 """
 
@@ -22,13 +22,13 @@ from benchmarks.samples import FOLDER, LETTERS
 from duo.bench.rounds import loops
 from duo.config import ContextConfig
 from duo.engine.decoder import Decoder, decode_all
-from duo.engine.slot import Slot
+from duo.engine.model_pair import ModelPair
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
-from duo.spec.calibration import Calibration
-from duo.spec.constants import DEFAULT
-from duo.spec.sampling import Greedy
-from duo.spec.types import Guess
+from duo.speculation.acceptance import Acceptance
+from duo.speculation.constants import DEFAULT
+from duo.speculation.sampling import Greedy
+from duo.speculation.types import Candidate
 
 N_RANKS = len(DEFAULT.ranks)
 _ROWS = DEFAULT.probe_tokens  # of logits that the draft's context has room for
@@ -46,8 +46,8 @@ def traces(pair: str, n_tokens: int) -> dict[str, str]:
             prompt = model.tokenize(text)
             tokens = written(target, prompt, n_tokens, Greedy(), model.is_end)
             tokens = without_loops(model, tokens, text)
-            guesses = predictions(draft, prompt, tokens, Greedy(), model.n_vocab)
-            found[path.stem] = "".join(letter(*each) for each in guesses)
+            candidates = predictions(draft, prompt, tokens, Greedy(), model.n_vocab)
+            found[path.stem] = "".join(letter(*each) for each in candidates)
             right = sum(each.isupper() for each in found[path.stem])
             print(f"{pair} {path.stem}: {len(tokens)} tokens, {right / len(tokens):.2f}", file=sys.stderr, flush=True)
     return found
@@ -65,8 +65,8 @@ def written(
 
 
 def predictions(
-    draft: Decoder, prompt: Sequence[int], tokens: Sequence[int], guesser: Greedy, n_vocab: int
-) -> Iterator[tuple[Guess, int]]:
+    draft: Decoder, prompt: Sequence[int], tokens: Sequence[int], sampler: Greedy, n_vocab: int
+) -> Iterator[tuple[Candidate, int]]:
     """The draft's guess at each token of the target's text, and this token."""
     draft.rollback(0)
     decode_all(draft, prompt[:-1])
@@ -74,7 +74,7 @@ def predictions(
     for start in range(0, len(tokens), _ROWS):
         batch = given[start : start + _ROWS]
         for row, token in zip(draft.decode(batch, len(batch)), tokens[start:], strict=False):
-            yield guesser.guess(row[:n_vocab], 0), token
+            yield sampler.candidate(row[:n_vocab], 0), token
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Trace:
         return i / max(1, n_steps)
 
 
-def traced(slot: Slot, prompt: Sequence[int], n_tokens: int) -> Trace:
+def traced(slot: ModelPair, prompt: Sequence[int], n_tokens: int) -> Trace:
     """A text by the target alone, and what the draft predicts. On the engine's thread. Raises DecodeError."""
     assert slot.target_cache is not None
     assert slot.draft_cache is not None
@@ -100,9 +100,9 @@ def traced(slot: Slot, prompt: Sequence[int], n_tokens: int) -> Trace:
     tokens = written(target, prompt, n_tokens, Greedy(banned), lambda _: False)
     found = list(predictions(draft, prompt, tokens, Greedy(banned, N_RANKS), target.n_vocab))
     slot.forget()
-    wrong = [(guess.alternatives, token) for guess, token in found if guess.token != token]
+    wrong = [(candidate.alternatives, token) for candidate, token in found if candidate.token != token]
     return Trace(
-        [(guess.confidence, guess.token == token) for guess, token in found],
+        [(candidate.confidence, candidate.token == token) for candidate, token in found],
         [others.index(token) if token in others else -1 for others, token in wrong],
     )
 
@@ -114,9 +114,9 @@ def without_loops(model: Model, tokens: list[int], prompt: str) -> list[int]:
     return tokens
 
 
-def letter(guess: Guess, token: int) -> str:
-    found = LETTERS[bisect_right(Calibration.EDGES, guess.confidence)]
-    return found.upper() if guess.token == token else found
+def letter(candidate: Candidate, token: int) -> str:
+    found = LETTERS[bisect_right(Acceptance.EDGES, candidate.confidence)]
+    return found.upper() if candidate.token == token else found
 
 
 def main() -> None:

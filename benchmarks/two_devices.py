@@ -25,9 +25,9 @@ from duo.config import AUTO_DRAFT, DraftConfig
 from duo.diagnose.machine_file import Pair, read_machine, read_pair
 from duo.engine.engine import Engine
 from duo.loading import load
-from duo.spec.policy import Decision, Policy
-from duo.spec.schedule import Schedule
-from duo.spec.types import Proposal
+from duo.speculation.policy import Decision, Policy
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Proposal
 
 PLAIN, TURNS, BOTH, PREPARED = "plain", "sync", "async", "prepared"
 FIXED = "fixed k"  # taking turns with the same number of candidates in each
@@ -48,9 +48,9 @@ class FixedLength(Policy):
 
     def decide(self, n_room: int, drafted: Proposal, *_: Proposal) -> Decision:
         n = max(0, min(self.n_max, n_room - 1))
-        if len(drafted.guesses) < n and drafted.next_s < math.inf:
+        if len(drafted.candidates) < n and drafted.next_s < math.inf:
             return Decision(0, drafted.next_s)
-        return Decision(min(len(drafted.guesses), n))
+        return Decision(min(len(drafted.candidates), n))
 
 
 @dataclass(frozen=True, slots=True)

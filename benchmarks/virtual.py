@@ -15,23 +15,23 @@ import numpy as np
 from benchmarks.virtual_clock import VirtualClock
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.decoder import Cache, Decoder
-from duo.engine.draft import Draft, DraftRequest, Source
-from duo.engine.generation import Generation, Sources
+from duo.engine.generation import Generation, Proposers
 from duo.engine.local_draft import LocalDraft
-from duo.engine.metrics import Metrics
+from duo.engine.proposers import Draft, DraftRequest, Proposer
+from duo.engine.recorder import Recorder
 from duo.engine.text import Ending
 from duo.errors import DecodeAborted
-from duo.spec.constants import DEFAULT
-from duo.spec.pair import Machine
-from duo.spec.policy import Policy, StepCost
-from duo.spec.sampling import Guesser
-from duo.spec.schedule import Schedule
-from duo.spec.session import Session
-from duo.spec.types import Guess, Logits
-from duo.spec.verify import Verifier
+from duo.speculation.constants import DEFAULT
+from duo.speculation.pair import Machine
+from duo.speculation.policy import Policy, StepCost
+from duo.speculation.sampling import CandidateSampler
+from duo.speculation.schedule import Schedule
+from duo.speculation.sequence import TokenSequence
+from duo.speculation.types import Candidate, Logits
+from duo.speculation.verify import Verifier
 
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
-Guesses = Callable[[int], tuple[float, bool]]
+Predictions = Callable[[int], tuple[float, bool]]
 MODE = "greedy"  # of sampling
 _WARMED = (2, 5, 9)  # sequences of which a warm-up measures t_d
 _N_VOCAB = 8
@@ -59,19 +59,19 @@ class Replay:
         self.ends.append((self.tokens, end_s))
 
 
-def constant(acceptance: float, seed: int = 0) -> Guesses:
+def constant(acceptance: float, seed: int = 0) -> Predictions:
     """Candidates that are all accepted with the same probability."""
     dice = random.Random(seed)
     return recorded([(0.0, dice.random() < acceptance) for _ in range(1 << 14)])
 
 
-def recorded(scores: Sequence[tuple[float, bool]]) -> Guesses:
+def recorded(scores: Sequence[tuple[float, bool]]) -> Predictions:
     """The predictions of a real text, which begins again at its end."""
     return lambda i: scores[i % len(scores)]
 
 
 def replay(
-    policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int, n_prompt: int = 1, seed: int = 0,
+    policy: Policy, machine: Machine, candidates: Predictions, n_tokens: int, n_prompt: int = 1, seed: int = 0,
     ranks: Sequence[float] = DEFAULT.ranks,
 ) -> Replay:  # fmt: skip
     """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`.
@@ -91,8 +91,8 @@ def replay(
     prompt = [position % 2 for position in range(n_prompt)]
     target, draft = _VirtualTarget(clock, machine), _VirtualDraft(clock, machine) if policy.n_max else None
     target.append(0, prompt[:-1])
-    metrics, guesser = Metrics(clock), _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
-    generate(target, draft, policy, prompt, n_tokens, metrics, guesser, _Verifier())
+    metrics, sampler = Recorder(clock), _Sampler(candidates, n_prompt, n_tokens, seed, ranks)
+    generate(target, draft, policy, prompt, n_tokens, metrics, sampler, _Verifier())
     found = Replay(
         n_verified=[step.n_candidates for step in metrics.steps], n_contradicted=metrics.contradictions.total(),
         n_prepared=metrics.hits.total(), n_opened=metrics.n_prepared,
@@ -105,15 +105,15 @@ def replay(
 
 def generate(
     target: Decoder, draft: Decoder | None, policy: Policy | None, prompt: Sequence[int], n_tokens: int,
-    metrics: Metrics, guesser: Guesser, verifier: Verifier, others: Sequence[Source] = (),
+    metrics: Recorder, sampler: CandidateSampler, verifier: Verifier, others: Sequence[Proposer] = (),
 ) -> None:  # fmt: skip
     """Let the engine write `n_tokens`, with one thread for each model. `others`: sources besides the draft."""
     ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
-    session = Session(prompt, target.n_vocab)
-    request = DraftRequest(session, ending, metrics, guesser, SamplingConfig(), mode=MODE)
+    sequence = TokenSequence(prompt, target.n_vocab)
+    request = DraftRequest(sequence, ending, metrics, sampler, SamplingConfig(), mode=MODE)
     threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=policy is not None and policy.separate_devices)
     local = None if draft is None or policy is None else LocalDraft(Cache(draft), policy)
-    sources = Sources(local, others=others, alone=Draft(None if local else policy))
+    sources = Proposers(local, others=others, alone=Draft(None if local else policy))
     Generation(target, request, verifier, threads, sources).run(lambda _: None, threading.Event())
     if metrics.draft_error:
         raise RuntimeError(metrics.draft_error)
@@ -262,28 +262,30 @@ class _VirtualDraft(_VirtualContext):
         super().cancel()
 
 
-class _Guesser:
+class _Sampler:
     """Chooses the draft's tokens, from what is known of its predictions."""
 
     n_recent = 0
 
-    def __init__(self, guesses: Guesses, n_prompt: int, n_tokens: int, seed: int, ranks: Sequence[float]) -> None:
-        self._guesses, self._n_prompt, self._dice = guesses, n_prompt, random.Random(seed)
+    def __init__(
+        self, candidates: Predictions, n_prompt: int, n_tokens: int, seed: int, ranks: Sequence[float]
+    ) -> None:
+        self._predictions, self._n_prompt, self._dice = candidates, n_prompt, random.Random(seed)
         reached, dice = list(accumulate(ranks)), random.Random(seed)
         self._n_ranks = len(reached)
         self._rank = [bisect_right(reached, dice.random()) for _ in range(n_prompt + n_tokens + 64)]
 
-    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
-        confidence, right = self._guesses(position - self._n_prompt)
+    def candidate(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Candidate:  # noqa: ARG002
+        confidence, right = self._predictions(position - self._n_prompt)
         others = [*_OTHERS[: self._n_ranks]]
         if right and logits[1]:
-            return Guess(position % 2, confidence, alternatives=tuple(others))
+            return Candidate(position % 2, confidence, alternatives=tuple(others))
         if (rank := self._rank[position % len(self._rank)]) < len(others):
             others.insert(rank, position % 2)
-        return Guess(_WRONG, confidence, alternatives=tuple(others[: self._n_ranks]))
+        return Candidate(_WRONG, confidence, alternatives=tuple(others[: self._n_ranks]))
 
-    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
-        found = self.guess(logits, position)
+    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Candidate:  # noqa: ARG002
+        found = self.candidate(logits, position)
         is_blind = logits[0] < position
         return found._replace(token=_WRONG) if is_blind and self._dice.random() >= DEFAULT.without_context else found
 
@@ -292,9 +294,9 @@ class _Verifier(Verifier):
     """Knows the text."""
 
     def verify(
-        self, target_logits: Logits, candidates: Sequence[Guess], position: int, recent: Sequence[int] = ()
+        self, target_logits: Logits, candidates: Sequence[Candidate], position: int, recent: Sequence[int] = ()
     ) -> tuple[int, ...]:
         del target_logits, recent
-        tokens = [guess.token for guess in candidates]
+        tokens = [candidate.token for candidate in candidates]
         n = next((i for i, token in enumerate(tokens) if token != (position + i) % 2), len(tokens))
         return *tokens[:n], (position + n) % 2

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from duo.errors import *  # noqa: F403
     from duo.loading import load as load
     from duo.server.lead_server import Lead as Lead
-    from duo.spec.types import Source as Source
-    from duo.spec.types import Step as Step
-    from duo.spec.types import TokenLogprobs as TokenLogprobs
+    from duo.speculation.types import Source as Source
+    from duo.speculation.types import Step as Step
+    from duo.speculation.types import TokenLogprobs as TokenLogprobs
 
 # The module of each public name, imported on first access so that `duo --help` does not load llama.cpp.
 _MODULES = {
@@ -33,7 +33,7 @@ _MODULES = {
     "PromptError UsageError",
     "duo.loading": "load",
     "duo.server.lead_server": "Lead",
-    "duo.spec.types": "Source Step TokenLogprobs",
+    "duo.speculation.types": "Source Step TokenLogprobs",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605 - pinned by a test

@@ -15,15 +15,14 @@ from duo.config import DEMO, EngineConfig, ModelConfig
 from duo.config.option import check_names, declared
 from duo.engine.background import background
 from duo.engine.engine import Engine
-from duo.engine.metrics import SHARED, TRANSLATED
+from duo.engine.model_pair import ModelPair
 from duo.engine.profile import find_profile
-from duo.engine.slot import Slot
+from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
-from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_head import Head, check_not_head, head_kind
+from duo.llama.gguf_header import GgufHeader, check_not_head, head_kind
 from duo.llama.heads import check_pair
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
@@ -32,13 +31,14 @@ from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
 from duo.models.profiles import Profile, kept_threads
+from duo.remote.drafts import RemoteDrafts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from duo.config.settings import Settings
-    from duo.link.process import DraftProcess
-    from duo.spec.policy_state import PolicyState
+    from duo.remote.process import DraftProcess
+    from duo.speculation.policy_state import PolicyState
 
 log = logging.getLogger("duo.loading")
 
@@ -151,7 +151,7 @@ def _load(
             drafts.on_ready = stack.enter_context(_process(config, draft_config, target, drafts)).start
             if profile is not None and (learned := profile.load().get("policy")) is not None:
                 drafts.learned[draft_config.path.stem] = learned
-        slot = Slot(target, draft, config, drafts, profile, translation)
+        slot = ModelPair(target, draft, config, drafts, profile, translation)
         if has_layer:
             # Its times are those with the target's own threads, unless others were tuned for the pair.
             is_tuned = profile is not None and bool(kept_threads(profile.load()))
@@ -164,9 +164,9 @@ def _load(
 def _listen(config: EngineConfig, port: int, stack: ExitStack) -> RemoteDrafts:
     """The drafts that connect. One that does before the target is loaded connects again. Raises UsageError."""
     # The server's packages take longer to import than all others of duo, and only remote drafts need them.
-    from duo.link.connection import Listener  # noqa: PLC0415
-    from duo.link.draft_connection import Admission, draft_app  # noqa: PLC0415
-    from duo.link.guard import in_url, is_loopback  # noqa: PLC0415
+    from duo.http.guard import in_url, is_loopback  # noqa: PLC0415
+    from duo.http.listener import Listener  # noqa: PLC0415
+    from duo.remote.connection import Admission, draft_app  # noqa: PLC0415
 
     host, token, drafts = config.back_host, config.back_token or "", RemoteDrafts()
     if not token and not is_loopback(host):
@@ -194,7 +194,7 @@ def _find(
                 check_gguf(Path(local))  # before anything is downloaded
         path = find_model(name, offline=config.offline)
         draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
-    has_head = draft_path is not None and bool(head_kind(Head(draft_path)))
+    has_head = draft_path is not None and bool(head_kind(GgufHeader(draft_path)))
     target = config.target_model(path, has_draft=draft_path is not None, has_head=has_head)
     draft = config.draft_model(draft_path) if draft_path is not None else None
     for part in [*target.shards, *(draft.shards if draft is not None else ())]:
@@ -204,10 +204,10 @@ def _find(
 
 def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
     """The draft on RPC servers, in its own process, which ends if a server fails."""
-    from duo.link.process import DRAFT_BATCH, DraftPlan, DraftProcess  # noqa: PLC0415 - as in _listen()
+    from duo.remote.process import DRAFT_BATCH, DraftPlan, DraftProcess  # noqa: PLC0415 - as in _listen()
 
     here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
-    check_not_head(Head(draft.path))
+    check_not_head(GgufHeader(draft.path))
     with closing(Model(here, vocabulary_only=True)) as model:
         differs = _differs(target, model)
     drafts.vocabulary = TRANSLATED if differs else SHARED
@@ -229,7 +229,7 @@ def _profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile | N
         return None
 
 
-def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:
+def _keep(profile: Profile, slot: ModelPair, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:
     """Store what was learned about the draft, and the MTP layer beside it; warns if that fails."""
     learned = slot.recorder.state()
     if drafts is not None and draft is not None and draft.rpc_servers:
@@ -250,7 +250,7 @@ def _differs(target: Model, draft: Model) -> bool:
     """Whether the draft has another vocabulary; logs the reason."""
     difference = vocabulary_difference(target, draft)
     if difference:
-        family = family_of((target.path.name, target.head.text("general.name")))
+        family = family_of((target.path.name, target.header.text("general.name")))
         better = family.advice if family is not None else _BETTER
         log.info("%s drafts for %s through the text: %s. %s", draft.path.name, target.path.name, difference, better)
     return difference is not None

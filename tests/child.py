@@ -9,11 +9,11 @@ from typing import Any
 from weakref import WeakSet
 
 from duo.config import ModelConfig
-from duo.engine import slot
+from duo.engine import model_pair
 from duo.engine.contexts import draft_context
 from duo.llama.context import Context
 from duo.llama.model import Model, Progress
-from duo.spec.types import Logits
+from duo.speculation.types import Logits
 
 Patch = Callable[[Any, str, Any], None]  # setattr, or that of pytest's monkeypatch
 
@@ -65,5 +65,5 @@ def _before_target_decodes(act: Callable[[], None], patch: Patch = setattr) -> N
             act()
         return decode(self, tokens, n_rows)
 
-    patch(slot, "draft_context", make)
+    patch(model_pair, "draft_context", make)
     patch(Context, "decode", decode_later)

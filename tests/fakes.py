@@ -13,11 +13,11 @@ import numpy as np
 from duo.config import ThreadConfig
 from duo.engine.clock import Clock
 from duo.errors import DecodeAborted, RollbackError
-from duo.spec.calibration import Calibration, Lookahead
-from duo.spec.forecast import Forecast
-from duo.spec.policy import Decision, Policy, StepCost
-from duo.spec.schedule import ALL, Schedule
-from duo.spec.types import Logits, Proposal
+from duo.speculation.acceptance import Acceptance, Lookahead
+from duo.speculation.forecast import Forecast
+from duo.speculation.policy import Decision, Policy, StepCost
+from duo.speculation.schedule import ALL, Schedule
+from duo.speculation.types import Logits, Proposal
 
 N_VOCAB = 17
 
@@ -50,7 +50,7 @@ class ManualClock(Clock):
         return self.time
 
 
-CERTAIN = (1.0,) * (len(Calibration.EDGES) + 1)  # the acceptance of a draft that is always right
+CERTAIN = (1.0,) * (len(Acceptance.EDGES) + 1)  # the acceptance of a draft that is always right
 
 
 class Eager(Policy):
@@ -71,9 +71,9 @@ class Eager(Policy):
 
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
         n = 0 if self.schedule is Schedule.OFF else max(0, min(self.n_max, n_room - 1))
-        if self.schedule is Schedule.SYNC and len(drafted.guesses) < n and drafted.next_s < math.inf:
+        if self.schedule is Schedule.SYNC and len(drafted.candidates) < n and drafted.next_s < math.inf:
             return Decision(0, 0.0)
-        return Decision(min(len(drafted.guesses), n))
+        return Decision(min(len(drafted.candidates), n))
 
     def forecasts(self, *_: Any, **__: Any) -> dict[Schedule, Forecast]:
         return {}

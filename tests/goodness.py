@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from duo.spec.types import Floats, TokenIds
+from duo.speculation.types import Floats, TokenIds
 
 LEAST = 5.0  # expected draws in a cell
 

@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 from websockets.sync.server import ServerConnection, serve
 
-from duo.link.messages import ROUTE
+from duo.http.guard import ROUTE
 
 
 class Proxy:

@@ -11,16 +11,16 @@ from typing import cast
 
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
+from duo.engine.model_pair import ModelPair
 from duo.engine.request import TextRequest
 from duo.engine.request_writer import RequestWriter
-from duo.engine.slot import Slot
 from duo.engine.statistics import StepRecord
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
-from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.chat_template import ChatTemplate, Messages, Tools, begun
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
-from duo.spec.types import Step, TokenLogprobs, common_prefix
+from duo.remote.drafts import RemoteDrafts
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Step, TokenLogprobs, common_prefix
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 N_VOCAB = FIRST_BYTE + 256
@@ -49,7 +49,7 @@ class ScriptedModel:
     quantisation = "F16"
     description = "scripted 12K F16"
     bos, eos = BOS, -1
-    head = SimpleNamespace(tokens=[b"<%d>" % token for token in range(N_VOCAB)], text=lambda key: "")
+    header = SimpleNamespace(tokens=[b"<%d>" % token for token in range(N_VOCAB)], text=lambda key: "")
 
     def n_unknown(self, text: str) -> int:
         return 0
@@ -192,6 +192,6 @@ def _logprobs(tokens: Sequence[int], n: int | None) -> tuple[TokenLogprobs, ...]
 def scripted_engine() -> tuple[Engine, ScriptedSlot]:
     """An engine and what is behind it."""
     slot = ScriptedSlot()
-    engine = Engine(cast(Slot, slot))
+    engine = Engine(cast(ModelPair, slot))
     engine._writer = cast(RequestWriter, slot)
     return engine, slot

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from duo.spec.translation import Tokenizer, Translator
-from duo.spec.types import whole
+from duo.speculation.translation import Tokenizer, Translator
+from duo.speculation.types import whole
 
 PROMPT = [1000, 1001]  # in the draft's tokens
 N_PROMPT = 3  # in the target's
 
 
 class Translating:
-    """The draft behaves as Drafter, the target as Session does."""
+    """The draft behaves as Drafter, the target as TokenSequence does."""
 
     def __init__(self, target: Tokenizer, draft: Tokenizer, rest: bytes = b"", *, replace: bool = True) -> None:
         self.target, self.draft = target, draft
@@ -53,7 +53,7 @@ class Translating:
         self._n_retold = self.translator.n_retold
         self.n_told += len(fresh)
 
-    def guess(self, *tokens: int, confidence: float = 1.0, tentative: bool = False) -> None:
+    def candidate(self, *tokens: int, confidence: float = 1.0, tentative: bool = False) -> None:
         """The draft drafts tokens."""
         for token in tokens:
             self.begin(tentative=tentative)

@@ -16,7 +16,7 @@ from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Run
 from duo.config import DraftConfig, GenerationConfig, ModelConfig, StopConfig
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
-from duo.engine.generation import Sources
+from duo.engine.generation import Proposers
 from duo.errors import DecodeError
 from duo.llama.devices import gpus
 from duo.llama.memory import flash_attention
@@ -59,7 +59,7 @@ Ended = subprocess.CompletedProcess
 AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 
-def write_here(engine: Engine, sources: Sources, job: Job, stop: threading.Event) -> Run:
+def write_here(engine: Engine, sources: Proposers, job: Job, stop: threading.Event) -> Run:
     """A text of `engine`, whose KV cache is empty at first. What the policy of `sources` has learned remains."""
     engine.call(lambda slot: slot.forget())
     config = GenerationConfig(stop=StopConfig(job.n_tokens, (), not job.may_end))

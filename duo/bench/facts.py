@@ -11,7 +11,7 @@ import msgspec
 
 from duo.diagnose.host import read_host
 from duo.engine.cores import usable_cores
-from duo.engine.slot import Slot
+from duo.engine.model_pair import ModelPair
 from duo.llama import library
 from duo.llama.build import versions
 from duo.llama.devices import list_devices
@@ -30,7 +30,7 @@ def circumstances() -> dict[str, object]:
     }  # fmt: skip
 
 
-def run_facts(slot: Slot, options: object) -> dict[str, object]:
+def run_facts(slot: ModelPair, options: object) -> dict[str, object]:
     """Where, and with what `options`, a text was generated."""
     return {
         "versions": versions(), "system": library.system_info(), "devices": _devices(), "models": model_facts(slot),
@@ -46,7 +46,7 @@ def _devices() -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def model_facts(slot: Slot) -> dict[str, dict[str, object] | None]:
+def model_facts(slot: ModelPair) -> dict[str, dict[str, object] | None]:
     """The target and the draft: sizes in bytes, and what is in the files."""
     return {
         role: None if model is None else {

@@ -14,8 +14,8 @@ from httpx_sse import EventSource
 
 from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.errors import DuoError, UsageError
-from duo.link.guard import LOOPBACK_NAMES
-from duo.spec.types import Origin
+from duo.http.guard import LOOPBACK_NAMES
+from duo.speculation.types import Origin
 
 _PROBE_S = 1.0  # for a server on this machine
 _SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long

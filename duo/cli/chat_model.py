@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import groupby
 
+from duo.chat.parser import AnswerFormat, AnswerParser, Part
 from duo.cli.load import empty_hint
 from duo.cli.terminal.console import prompt_bar
 from duo.cli.terminal.interrupts import handling
@@ -16,8 +17,7 @@ from duo.engine.stream import Stream
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.errors import PromptError
 from duo.llama.chat_template import THOUGHTS
-from duo.server.answer_parser import AnswerFormat, AnswerParser, Part
-from duo.spec.types import Origin, Step, common_prefix
+from duo.speculation.types import Origin, Step, common_prefix
 
 _MAX_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
 
@@ -28,7 +28,7 @@ class LocalModel:
     def __init__(self, engine: Engine, config: GenerationConfig) -> None:
         """Makes the contexts, as large as the memory and the model allow. Raises DuoError, also without a template."""
         target = engine.slot.target
-        if not target.head.text("tokenizer.chat_template"):
+        if not target.header.text("tokenizer.chat_template"):
             raise PromptError(
                 f"{target.path.name} has no chat template, which a chat needs: `duo -m FILE -p TEXT` continues a text"
             )

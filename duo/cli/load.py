@@ -18,7 +18,7 @@ from duo.diagnose.host import read_host
 from duo.engine import text
 from duo.engine.cores import plan_threads
 from duo.engine.engine import Engine
-from duo.engine.slot import Slot
+from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
 from duo.llama.build import CPU, hiding_variables
 from duo.llama.devices import built_gpu_backends, gpus, list_devices
@@ -27,7 +27,7 @@ from duo.loading import load_engine
 from duo.models.storage import MIB
 
 if TYPE_CHECKING:
-    from duo.link.remote_drafts import RemoteDrafts
+    from duo.remote.drafts import RemoteDrafts
 
 _HEAD = 4096  # characters of a prompt, in which its first special token is
 Loaded = TypeVar("Loaded", Engine, Model)
@@ -87,7 +87,7 @@ def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
     yield found
 
 
-def _say_what_is_unusual(slot: Slot, config: EngineConfig, *, is_rejection: bool) -> None:
+def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection: bool) -> None:
     target, draft = slot.target, slot.draft_model
     if draft is not None and draft is not target and draft.n_bytes >= target.n_bytes:
         sizes = f"{draft.n_bytes / 1e6:.0f} MB, the target {target.n_bytes / 1e6:.0f} MB"
@@ -110,7 +110,7 @@ def prompt_hint(model: Model, prompt: str) -> str:
     """That a raw `prompt` is not in the model's chat template, if it has one; empty otherwise."""
     # Special tokens that are written out have no text; the BOS that is added does not count.
     is_raw = all(model.piece(token) for token in model.tokenize(prompt[:_HEAD], add_bos=False))
-    has_template = bool(model.head.text("tokenizer.chat_template"))
+    has_template = bool(model.header.text("tokenizer.chat_template"))
     return "this model has a chat template: --chat uses it" if has_template and is_raw else ""
 
 

@@ -12,8 +12,7 @@ from duo.config.engine_config import (
     EngineConfig,
     split_endpoint,
 )
-from duo.config.model_config import ALL_LAYERS, DEMO, HUB, SPLIT_MODES, ContextConfig, ModelConfig, ThreadConfig
-from duo.config.text_config import (
+from duo.config.generation_config import (
     MAX_LOGIT,
     MAX_LOGPROBS,
     MAX_SEED,
@@ -22,3 +21,4 @@ from duo.config.text_config import (
     SamplingConfig,
     StopConfig,
 )
+from duo.config.model_config import ALL_LAYERS, DEMO, HUB, SPLIT_MODES, ContextConfig, ModelConfig, ThreadConfig

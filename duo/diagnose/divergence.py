@@ -8,13 +8,13 @@ import numpy as np
 
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
-from duo.engine.generation import Sources
+from duo.engine.generation import Proposers
+from duo.engine.model_pair import ModelPair
 from duo.engine.request import choosing
-from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.errors import DecodeError
-from duo.spec.policy import Policy
-from duo.spec.types import common_prefix
+from duo.speculation.policy import Policy
+from duo.speculation.types import common_prefix
 
 _SEVERAL = 5  # rows of batches that are compared with single rows, as are the largest: devices have kernels for those
 
@@ -69,7 +69,7 @@ def compare(
 
 
 def _write(
-    engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Sources, stop: threading.Event
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Proposers, stop: threading.Event
 ) -> tuple[list[int], Statistics]:
     tokens: list[int] = []
     with engine.start(prompt, config, sources=sources) as stream:
@@ -82,13 +82,13 @@ def _write(
     return tokens, stream.statistics
 
 
-def _margin(slot: Slot, text: Sequence[int], config: GenerationConfig) -> tuple[float, float, bool]:
+def _margin(slot: ModelPair, text: Sequence[int], config: GenerationConfig) -> tuple[float, float, bool]:
     """Divergence's gap, kernels and flips for the token after `text`."""
     assert slot.target_cache is not None
     target = slot.target_cache.context
     target.set_threads(slot.threads.target, slot.threads.target)
-    _, guesser = choosing(slot.target, replace(config, grammar=None))
-    recent = text[-guesser.n_recent :] if guesser.n_recent else ()
+    _, sampler = choosing(slot.target, replace(config, grammar=None))
+    recent = text[-sampler.n_recent :] if sampler.n_recent else ()
     rows = []
     for n in (1, _SEVERAL, slot.drafting.n_max + 1):
         target.rollback(0)
@@ -96,6 +96,6 @@ def _margin(slot: Slot, text: Sequence[int], config: GenerationConfig) -> tuple[
             row = target.decode(text[start : start + n])[0]
         rows.append(row.copy())
     target.rollback(0)
-    one, *others = (guesser.judge(row.copy(), len(text), recent) for row in rows)
+    one, *others = (sampler.judge(row.copy(), len(text), recent) for row in rows)
     kernels = max(float(np.abs(rows[0] - row).max()) for row in rows[1:]) / (config.sampling.temp or 1.0)
     return one.confidence, kernels, any(other.token != one.token for other in others)

@@ -15,14 +15,14 @@ from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import ModelError, PromptError
 from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_head import n_mtp
+from duo.llama.gguf_header import n_mtp
 from duo.llama.heads import check_pair
 from duo.llama.model import Model
-from duo.spec.calibration import N_DEPTHS
-from duo.spec.lookup import Lookup
-from duo.spec.policy import Policy, StepCost
-from duo.spec.schedule import ALL, Schedule
-from duo.spec.types import Origin, Proposal, common_prefix
+from duo.speculation.acceptance import N_DEPTHS
+from duo.speculation.policy import Policy, StepCost
+from duo.speculation.prompt_lookup import PromptLookup
+from duo.speculation.schedule import ALL, Schedule
+from duo.speculation.types import Origin, Proposal, common_prefix
 
 _BOTH = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft
 _LEAST_CTX = 256  # enough for what is timed
@@ -123,7 +123,7 @@ class DraftComparison:
             found.target = self._measured.target
             if draft.head_kind:
                 found.n_depths = N_DEPTHS
-                is_apart = threads.separate_devices and n_mtp(draft.head) == 1
+                is_apart = threads.separate_devices and n_mtp(draft.header) == 1
                 found.schedules = ALL if is_apart else (Schedule.SYNC, Schedule.OFF)
             found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])
         policy = found.policy(n_target, threads.concurrent, self.n_max)
@@ -150,12 +150,12 @@ def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) ->
     total_s, n_tokens, n_verified, n_accepted = 0.0, 0, 0, 0
     for prompt, text in texts:
         policy.begin(len(prompt), mode="greedy")
-        lookup, done = Lookup(), 1  # the first token belongs to the prefill
+        lookup, done = PromptLookup(), 1  # the first token belongs to the prefill
         lookup.begin([*prompt, *text[:1]])
         while done < len(text):
             found = lookup.propose(n_max)
             decision = policy.decide(len(text) - done, Proposal(), found)
-            candidates = [guess.token for guess in found.guesses[: decision.n_verify]]
+            candidates = [candidate.token for candidate in found.candidates[: decision.n_verify]]
             n_right = common_prefix(candidates, text[done:])
             seconds = target_s[len(candidates)]
             policy.learn_step(n_right + 1, StepCost(len(candidates), seconds, seconds, Origin.LOOKUP))

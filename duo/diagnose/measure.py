@@ -8,19 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
 from duo.diagnose.timing import ROUNDS, Group, Measurements, Series
+from duo.engine.async_draft import CandidateQueue
 from duo.engine.cores import ON_CPU, usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
 from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.engine.head_drafter import HeadDrafter
-from duo.engine.metrics import Metrics
-from duo.engine.queue import CandidateQueue
+from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, ModelError
 from duo.llama.heads import HeadContext
 from duo.llama.model import Model
-from duo.spec.sampling import Greedy
-from duo.spec.session import Session
+from duo.speculation.sampling import Greedy
+from duo.speculation.sequence import TokenSequence
 
 SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the token before them
 _FEW_SIZES = (1, 2, 3, 4, 5, 8, 12, 17)  # that are timed if a decode is slow
@@ -158,8 +158,8 @@ class Meter:
         assert self._draft is not None
         self._draft.set_threads(n_threads, n_threads)
         self._draft.rollback(0)
-        session, metrics, translator = Session(prompt, self._target.n_vocab), Metrics(), None
-        queue = CandidateQueue(session, metrics)
+        sequence, metrics, translator = TokenSequence(prompt, self._target.n_vocab), Recorder(), None
+        queue = CandidateQueue(sequence, metrics)
         if translation is None:
             kind: type[Drafter] = Drafter
             if isinstance(self._draft, HeadContext):  # it reads what the target's context holds
@@ -170,17 +170,17 @@ class Meter:
         else:
             _, translator = translation.begin(prompt)
             side = TranslatedTarget(queue, translator, metrics)
-            drafter = Drafter(self._draft, side, translation.guesser(ends=True), self._draft.n_vocab, metrics)
+            drafter = Drafter(self._draft, side, translation.sampler(ends=True), self._draft.n_vocab, metrics)
         scores: list[tuple[float, bool]] = []
         for right in text:
             for _ in range(_MAX_ASKED):
-                if session.pending:
+                if sequence.pending:
                     break
                 self._check("the draft's acceptance rate")
                 if not drafter.step():
                     return scores, 1.0
-            guess = session.pending[0] if session.pending else None
-            scores.append((0.0, False) if guess is None else (guess.confidence, guess.token == right))
+            candidate = sequence.pending[0] if sequence.pending else None
+            scores.append((0.0, False) if candidate is None else (candidate.confidence, candidate.token == right))
             queue.commit([right], 0)
         return scores, 1.0 if translator is None else translator.ratio
 

@@ -7,8 +7,8 @@ from dataclasses import InitVar, dataclass, field
 import numpy as np
 
 from duo.config import AUTO_DRAFT
-from duo.spec.policy import Policy
-from duo.spec.schedule import ALL, Schedule
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import ALL, Schedule
 
 ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
 Times = dict[int, float]  # seconds, by tokens in the batch
@@ -25,7 +25,7 @@ class Measurements:
     concurrent: dict[tuple[int, int], tuple[Times, float]] = field(default_factory=dict)
     branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
-    n_depths: int = 1  # of candidates: see Calibration
+    n_depths: int = 1  # of candidates: see Acceptance
     schedules: Sequence[Schedule] = ALL  # that are possible
     doubts: str = ""  # why the times are not reliable; empty: they are
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from duo.engine.metrics import Metrics, Totals
+from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import StepRecord
 
 LANES = {"target": 1, "draft": 2, "remote draft": 3, "branches": 4}
@@ -21,7 +21,7 @@ _RATE_STEPS = 16  # steps over which the rate is averaged
 class TraceFile:
     """Appends what `metrics` records, an event per line. The first exception of a write ends the trace: see `error`."""
 
-    def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:
+    def __init__(self, path: Path, metrics: Recorder, about: dict[str, Any]) -> None:
         """Create the file; its first event contains `about`, which consists of JSON types. Raises OSError."""
         self._totals = Totals(metrics)
         self._file = path.open("wb")

@@ -12,13 +12,13 @@ from duo.engine.decoder import Decoder
 from duo.errors import DecodeError, ModelError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
-from duo.llama.gguf_head import n_mtp
+from duo.llama.gguf_header import n_mtp
 from duo.llama.heads import ChainedHeadContext, HeadContext, SharedHeadContext
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
-from duo.spec.constants import DEFAULT
-from duo.spec.policy import Policy
+from duo.speculation.constants import DEFAULT
+from duo.speculation.policy import Policy
 
 log = logging.getLogger("duo.engine")
 
@@ -162,7 +162,7 @@ def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, targ
     if model.shares_cache:
         own = replace(wanted, flash_attn=target.flash_attn, type_k=config.type_k, type_v=config.type_v)
         return SharedHeadContext(model, own, target)
-    kind = ChainedHeadContext if n_mtp(model.head) > 1 else HeadContext
+    kind = ChainedHeadContext if n_mtp(model.header) > 1 else HeadContext
     return kind(model, wanted, target)
 
 

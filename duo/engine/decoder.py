@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from duo.config import LARGE_BATCH
 from duo.config.model_config import ROWS
 from duo.errors import RollbackError
-from duo.spec.types import Logits, TokenLogprobs, common_prefix
+from duo.speculation.types import Logits, TokenLogprobs, common_prefix
 
 SavedState = Any  # of the context's: what it takes back, with its size as `nbytes`
 

@@ -7,13 +7,13 @@ from typing import NamedTuple, Protocol
 
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder, decode_all
-from duo.engine.metrics import Metrics
+from duo.engine.recorder import Recorder
 from duo.engine.statistics import Event
 from duo.errors import DecodeAborted
-from duo.spec.calibration import Lookahead
-from duo.spec.constants import DEFAULT
-from duo.spec.sampling import Guesser
-from duo.spec.types import Guess, Logits, Outcome, common_prefix
+from duo.speculation.acceptance import Lookahead
+from duo.speculation.constants import DEFAULT
+from duo.speculation.sampling import CandidateSampler
+from duo.speculation.types import Candidate, Logits, Outcome, common_prefix
 
 
 class DraftUpdate(NamedTuple):
@@ -24,11 +24,11 @@ class DraftUpdate(NamedTuple):
     n_replaced: int = 0  # of the tokens told earlier, as many of the last are replaced by these
     # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
     # it must not be replaced.
-    longer: Callable[[Logits, int], Guess | None] | None = None
+    longer: Callable[[Logits, int], Candidate | None] | None = None
     lookahead: Lookahead = Lookahead()
     n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
     may_draft: bool = True  # whether it may continue its chain
-    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
+    chain: Sequence[Candidate] = ()  # the pending candidates, if outcomes may be prepared
 
 
 class TargetSide(Protocol):
@@ -37,7 +37,7 @@ class TargetSide(Protocol):
     def begin(self) -> DraftUpdate:
         """The draft begins a token."""
 
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+    def publish(self, epoch: int, position: int, candidate: Candidate, n_tokens: int, seconds: float) -> bool:
         """Offer a token, for which `n_tokens` (0: not representative) took `seconds`. False if it is of no use."""
 
 
@@ -60,9 +60,9 @@ class Drafter:
 
     context: Decoder
     queue: TargetSide
-    guesser: Guesser
+    sampler: CandidateSampler
     n_vocab: int  # to which logits are cut: the target's vocabulary, or the draft's if that is another one
-    metrics: Metrics
+    metrics: Recorder
     text: InitVar[Sequence[int]] = ()  # of which the context's cache holds the first tokens
 
     def __post_init__(self, text: Sequence[int]) -> None:
@@ -94,18 +94,18 @@ class Drafter:
         if max(fresh) >= self.context.n_vocab:
             return False
         logits = decode_all(self.context, fresh, n_rows)[:, : self.n_vocab]
-        guess = None
-        if longer is not None and len(logits) == 2 and (guess := longer(logits[0], self._tokens[-1])):
+        candidate = None
+        if longer is not None and len(logits) == 2 and (candidate := longer(logits[0], self._tokens[-1])):
             position -= 1  # it replaces the last token
             self._keep(position)
             self._n_seen -= 1
-        if guess is None:
-            guess = self._guess(logits[-1], position)
+        if candidate is None:
+            candidate = self._guess(logits[-1], position)
         end = self._now()
         # A token that is refused changes nothing else: the next step reconciles.
         n_timed = 0 if self.context.was_first else self._n_timed(len(fresh), position)
-        if self.queue.publish(self._update.epoch, position, guess, n_timed, end - start):
-            self._tokens.append(guess.token)
+        if self.queue.publish(self._update.epoch, position, candidate, n_timed, end - start):
+            self._tokens.append(candidate.token)
         self.metrics.drafted(start, end, len(fresh))
         return True
 
@@ -130,8 +130,8 @@ class Drafter:
         rows = context.decode(text, n + 1)[:-1, : self.n_vocab]
         scores = []
         for position, logits in enumerate(rows, n_text - n):
-            guess = self.guesser.judge(logits, position, self._recent(position))
-            scores.append((guess.confidence, guess.token == self._tokens[position]))
+            candidate = self.sampler.judge(logits, position, self._recent(position))
+            scores.append((candidate.confidence, candidate.token == self._tokens[position]))
         if not whole:
             context.rollback(0)
         end = self._now()
@@ -142,12 +142,12 @@ class Drafter:
         """As a decode of how many tokens the policy learns the time of one of `n_fresh`."""
         return n_fresh
 
-    def _guess(self, logits: Logits, position: int) -> Guess:
-        return self.guesser.guess(logits, position, self._recent(position))
+    def _guess(self, logits: Logits, position: int) -> Candidate:
+        return self.sampler.candidate(logits, position, self._recent(position))
 
     def _recent(self, position: int, branch: Sequence[int] = ()) -> Sequence[int]:
         """The tokens before `position` that a choice depends on; the last ones are a `branch`, if there is one."""
-        if not (n := self.guesser.n_recent):
+        if not (n := self.sampler.n_recent):
             return ()
         return [*self._tokens[max(0, position - n) : position - len(branch)], *branch][-n:]
 
@@ -166,7 +166,7 @@ class Drafter:
             self._tokens += fresh[n_agreed:]
         self._n_seen += len(fresh)
 
-    def _adopt(self, outcome: Outcome) -> bool:  # noqa: ARG002 - see BranchingDrafter
+    def _adopt(self, outcome: Outcome) -> bool:  # noqa: ARG002 - see PreparingDrafter
         """Continue with what was prepared for this outcome, which has come true. False if nothing was."""
         return False
 

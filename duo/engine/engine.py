@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from duo.config import GenerationConfig
 from duo.engine.background import InterruptibleQueue, Worker
 from duo.engine.contexts import check_length
-from duo.engine.generation import Sources
-from duo.engine.metrics import Metrics
+from duo.engine.generation import Proposers
+from duo.engine.model_pair import ModelPair
+from duo.engine.recorder import Recorder
 from duo.engine.request import TextRequest, generation_config
 from duo.engine.request_writer import RequestWriter
-from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
@@ -25,7 +25,7 @@ from duo.errors import BusyError, ClosedError, DecodeAborted, DuoError, PromptEr
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
-from duo.spec.types import Step, TokenLogprobs
+from duo.speculation.types import Step, TokenLogprobs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,7 +46,7 @@ class Engine:
     same beginning is not decoded again. The engine prints nothing, until llama.cpp aborts; it logs to the logger `duo`.
     """
 
-    def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
+    def __init__(self, slot: ModelPair, resources: ExitStack | None = None) -> None:
         """Takes ownership of `slot` and `resources`: close() closes them."""
         self._slot = slot
         self._writer = RequestWriter(slot)
@@ -170,7 +170,7 @@ class Engine:
     # For duo's own commands
 
     @property
-    def slot(self) -> Slot:
+    def slot(self) -> ModelPair:
         """The contexts, to be used on the engine's thread. Raises ClosedError."""
         if self._closing:
             raise ClosedError("the engine is closed")
@@ -195,14 +195,14 @@ class Engine:
         prompt: Sequence[int],
         config: GenerationConfig,
         *,
-        sources: Sources | None = None,
-        metrics: Metrics | None = None,
+        sources: Proposers | None = None,
+        metrics: Recorder | None = None,
         on_prompt: Callable[[int], None] = lambda _: None,
         scores: bool = False,
     ) -> Stream:
         """Generate after token ids: see submit(). `scores`: with logprobs of the prompt's tokens."""
         items = InterruptibleQueue[Step]()
-        request = TextRequest(prompt, config, items.put, on_prompt, metrics or Metrics(), sources)
+        request = TextRequest(prompt, config, items.put, on_prompt, metrics or Recorder(), sources)
         request.scored = [] if scores else None
         stream = Stream(request, items, self.cancel)
         self.submit(request, items.end)
@@ -253,7 +253,7 @@ class Engine:
             self._end(request, error)
             self.cancel(request)
 
-    def call(self, work: Callable[[Slot], T]) -> T:
+    def call(self, work: Callable[[ModelPair], T]) -> T:
         """Run `work` on the engine's thread, between two turns, and return its result. Raises what it raises."""
         found = InterruptibleQueue[tuple[T]]()
         found.stall_s = 0.5  # a signal that arrives just before a wait is handled only after it

@@ -9,19 +9,19 @@ from typing import Protocol
 from duo.config import DraftConfig, ThreadConfig
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder, score_size
-from duo.engine.draft import Draft, DraftRequest, Source
 from duo.engine.free_cores import CoresInUse
+from duo.engine.proposers import Draft, DraftRequest, Proposer
 from duo.engine.statistics import StepRecord
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
-from duo.spec.constants import DEFAULT
-from duo.spec.policy import StepCost
-from duo.spec.sampling import logprobs
-from duo.spec.schedule import Schedule
-from duo.spec.types import Guess, Logits, Origin, Step, TokenLogprobs
-from duo.spec.verify import Verifier
+from duo.speculation.constants import DEFAULT
+from duo.speculation.policy import StepCost
+from duo.speculation.sampling import logprobs
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Candidate, Logits, Origin, Step, TokenLogprobs
+from duo.speculation.verify import Verifier
 
 
 class ConnectedDrafts(Protocol):
@@ -40,12 +40,12 @@ class ConnectedDrafts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class Proposers:
     """What may propose candidates for a text. One draft is in use at a time, and all others."""
 
     draft: Draft | None = None
     preferred: ConnectedDrafts | None = None
-    others: Sequence[Source] = ()
+    others: Sequence[Proposer] = ()
     alone: Draft = field(default_factory=Draft)  # the target without a draft
     layer: Draft | None = None  # the MTP layer of the target, beside the draft
 
@@ -72,7 +72,7 @@ def _faster(now: Draft, draft: Draft, layer: Draft, request: DraftRequest) -> Dr
         return other
     # What the other one has to read first must pay.
     saved_s = n_room * now.policy.alone.target_s(1) * (1 / max(here, 1.0) - 1 / max(there, 1.0))
-    pays = saved_s > len(request.session.accepted) * other.policy.read_s
+    pays = saved_s > len(request.sequence.accepted) * other.policy.read_s
     return other if pays and there > here * (1 + DEFAULT.least_gain) else now
 
 
@@ -88,7 +88,7 @@ class Generation:
     request: DraftRequest
     verifier: Verifier
     threads: ThreadConfig
-    sources: Sources
+    sources: Proposers
     on_prompt: Callable[[int], None] = lambda _: None  # called after each batch of the prefill with the tokens so far
     n_logprobs: int | None = None  # see GenerationConfig
     cores: CoresInUse = field(default_factory=lambda: CoresInUse(follows=False))  # they limit the threads
@@ -96,11 +96,11 @@ class Generation:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.session, self._ending, self._metrics = request.session, request.ending, request.metrics
+        self.sequence, self._ending, self._metrics = request.sequence, request.ending, request.metrics
         self._now = request.metrics.clock.now
         self._paused_at = 0.0
         self._begin()
-        self._metrics.n_prompt = self.session.n_prompt
+        self._metrics.n_prompt = self.sequence.n_prompt
 
     def _begin(self) -> None:
         """Begin, or continue after a pause, with the target alone."""
@@ -121,7 +121,7 @@ class Generation:
         and False is returned. When run() is called again, also after an error, what the target's cache does not have is
         read again.
         """
-        ending, n_before = self._ending, len(self.session.accepted)
+        ending, n_before = self._ending, len(self.sequence.accepted)
         if not self._is_begun:
             self._metrics.paused_s += self._now() - self._paused_at
             self._begin()
@@ -134,7 +134,7 @@ class Generation:
             while ending.reason is None and not stop.is_set():
                 if (step := self._step()) is not None:
                     put(step)
-                    if ending.reason is None and pauses(len(self.session.accepted) - n_before):
+                    if ending.reason is None and pauses(len(self.sequence.accepted) - n_before):
                         return False
         except DecodeAborted:
             pass  # by interrupt()
@@ -157,14 +157,14 @@ class Generation:
 
     def _step(self) -> Step | None:
         """One decode and its verification; None if there is no room for another."""
-        tokens = self.session.accepted[self.target.n_past :]
+        tokens = self.sequence.accepted[self.target.n_past :]
         n_room = self._room(len(tokens))
         if n_room <= 0:
             return None
         began = self._now()
         idle = (), Origin.DRAFT, Schedule.OFF  # the last batch of the prefill uses all threads and verifies nothing
         candidates, source, schedule = self._candidates(n_room) if len(tokens) == 1 else idle
-        proposed = tuple([guess.token for guess in candidates])
+        proposed = tuple([candidate.token for candidate in candidates])
         logits, decode_s = self._decode([*tokens, *proposed], len(candidates) + 1)
         added, judged = self._verify(logits, candidates), self._now()
         pieces = self._ending.push(added)
@@ -195,7 +195,7 @@ class Generation:
         n_room = min(n_context, target.n_batch - n_fresh + 1, n_text or target.n_batch)
         return n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)
 
-    def _candidates(self, n_room: int) -> tuple[Sequence[Guess], Origin, Schedule]:
+    def _candidates(self, n_room: int) -> tuple[Sequence[Candidate], Origin, Schedule]:
         """The candidates to verify now, where they come from, and the schedule."""
         self._use(self.sources.choose(self.draft, self.request))
         start = self._now()
@@ -207,7 +207,7 @@ class Generation:
             self._metrics.waited(start, self._now())
         return candidates, source, schedule
 
-    def _compare(self, n_room: int) -> tuple[Sequence[Guess], Origin]:
+    def _compare(self, n_room: int) -> tuple[Sequence[Candidate], Origin]:
         """Compare what the sources propose, after waiting for more candidates if the policy says so."""
         draft, policy = self.draft, self.draft.policy
         if policy is None:
@@ -222,8 +222,8 @@ class Generation:
         for source, proposal in ((draft, drafted), *found):
             if proposal.origin is decision.origin:
                 source.verifies(decision.n_verify)
-                return proposal.guesses[: decision.n_verify], proposal.origin
-        return decision.n_verify * (Guess(self.session.accepted[-1], 0.0),), Origin.ANY
+                return proposal.candidates[: decision.n_verify], proposal.origin
+        return decision.n_verify * (Candidate(self.sequence.accepted[-1], 0.0),), Origin.ANY
 
     def _decode(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, float]:
         """Logits `[n_rows, n_vocab]` after the last of these tokens, and the seconds this took."""
@@ -233,11 +233,11 @@ class Generation:
         self._metrics.decoded(start, end, len(tokens))
         return logits, end - start
 
-    def _verify(self, logits: Logits, candidates: Sequence[Guess]) -> tuple[int, ...]:
+    def _verify(self, logits: Logits, candidates: Sequence[Candidate]) -> tuple[int, ...]:
         """Verify the candidates and roll back the rejected ones. Returns what the step adds: see Verifier.verify()."""
         start, n_recent = self._now(), self.verifier.n_recent
         position = self.target.n_past - len(candidates)
-        recent = self.session.accepted[max(0, position - n_recent) :] if n_recent else ()
+        recent = self.sequence.accepted[max(0, position - n_recent) :] if n_recent else ()
         added = self.verifier.verify(logits, candidates, position, recent)
         self.target.rollback(position + len(added) - 1)
         self._metrics.detail("target", "verify", start, len(candidates))
@@ -248,8 +248,8 @@ class Generation:
 
         If no token is wanted, there is no step, and all of an unscored prompt is decoded.
         """
-        target, prompt, scored = self.target, self.session.accepted, self.scored
-        if scored is not None and len(scored) < self.session.n_prompt - 1:
+        target, prompt, scored = self.target, self.sequence.accepted, self.scored
+        if scored is not None and len(scored) < self.sequence.n_prompt - 1:
             del scored[target.n_past :]  # of what an error has made to be read again
         elif scored is not None:  # all of them are known
             if self._ending.n_room == 0:

@@ -3,9 +3,9 @@
 from duo.engine.decoder import decode_all
 from duo.engine.drafter import Drafter, Probe
 from duo.llama.heads import HeadContext
-from duo.spec.calibration import at_depth
-from duo.spec.constants import DEFAULT
-from duo.spec.types import Guess, Logits
+from duo.speculation.acceptance import at_depth
+from duo.speculation.constants import DEFAULT
+from duo.speculation.types import Candidate, Logits
 
 
 class HeadDrafter(Drafter):
@@ -25,9 +25,9 @@ class HeadDrafter(Drafter):
         if context.n_past < oldest < self._n_seen:
             context.skip(oldest - context.n_past)
 
-    def _guess(self, logits: Logits, position: int) -> Guess:
-        guess = super()._guess(logits, position)
-        return guess._replace(confidence=at_depth(guess.confidence, self.context.depth))
+    def _guess(self, logits: Logits, position: int) -> Candidate:
+        candidate = super()._guess(logits, position)
+        return candidate._replace(confidence=at_depth(candidate.confidence, self.context.depth))
 
     def _n_timed(self, n_fresh: int, position: int) -> int:
         # The first pass of a round reads again what was accepted, with the encoder: it counts as one of two tokens.

@@ -4,26 +4,26 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from duo.engine.branches import BranchingDrafter
+from duo.engine.async_draft import AsyncDraft, Drafted, State, is_looked_up
 from duo.engine.decoder import Cache
-from duo.engine.draft import DraftRequest
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.head_drafter import HeadDrafter
-from duo.engine.metrics import SHARED, TRANSLATED
-from duo.engine.queue import Drafted, QueuedDraft, State, is_looked_up
+from duo.engine.prepared_outcomes import PreparingDrafter
+from duo.engine.proposers import DraftRequest
+from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.llama.heads import HeadContext
-from duo.spec.policy import Policy, StepCost
-from duo.spec.schedule import Schedule
-from duo.spec.types import Proposal
+from duo.speculation.policy import Policy, StepCost
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Proposal
 
 log = logging.getLogger("duo.engine")
 
 _MAX_PER_CHARACTER = 4  # tokens of a character: its bytes
 
 
-class LocalDraft(QueuedDraft):
+class LocalDraft(AsyncDraft):
     """Follows the schedule that its policy chooses.
 
     Schedule async: the draft has its own thread. Sync: the target's thread runs both models and the draft's thread is
@@ -51,7 +51,7 @@ class LocalDraft(QueuedDraft):
         return self.threads.target if self._thread is None else self._concurrent[0]
 
     def begin(self, request: DraftRequest) -> None:
-        """See Source. A draft that shares no device with the target starts during the target's prefill.
+        """See Proposer. A draft that shares no device with the target starts during the target's prefill.
 
         Except for a head, which needs the hidden rows of the prompt.
         """
@@ -67,13 +67,13 @@ class LocalDraft(QueuedDraft):
             self._start_thread()
 
     def _new_drafter(self, request: DraftRequest) -> Drafter:
-        context, metrics, text = self._context, request.metrics, self._session.accepted
+        context, metrics, text = self._context, request.metrics, self._sequence.accepted
         metrics.lost_to_translation = 0
         if self._translation is None:
-            metrics.vocabulary, self._n_prompt = SHARED, request.session.n_prompt
+            metrics.vocabulary, self._n_prompt = SHARED, request.sequence.n_prompt
             self.cache.begin(text)
-            kind = HeadDrafter if self._is_head else BranchingDrafter if context.n_branches else Drafter
-            return kind(context, self._queue, request.guesser, request.session.n_vocab, metrics, text)
+            kind = HeadDrafter if self._is_head else PreparingDrafter if context.n_branches else Drafter
+            return kind(context, self._queue, request.sampler, request.sequence.n_vocab, metrics, text)
         metrics.vocabulary = TRANSLATED
         text, translator = self._translation.begin(text)
         side = TranslatedTarget(
@@ -81,12 +81,12 @@ class LocalDraft(QueuedDraft):
         )
         self._n_prompt = len(text)
         self.cache.begin(text)
-        guesser = self._translation.guesser(ends=not request.banned)
-        return Drafter(context, side, guesser, context.n_vocab, metrics, text)
+        sampler = self._translation.sampler(ends=not request.banned)
+        return Drafter(context, side, sampler, context.n_vocab, metrics, text)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         if is_looked_up(tokens, cost):
-            n = len(self._session.accepted)
+            n = len(self._sequence.accepted)
             self._looked_up.update(range(n, n + len(tokens) - 1))
         super().commit(tokens, cost)
         if cost is None and self._is_head and self._thread is None and self.policy.reads_prompt:
@@ -107,7 +107,7 @@ class LocalDraft(QueuedDraft):
         self._context.abort()
 
     def propose(self) -> Proposal:
-        """See Source. Follows the schedule first."""
+        """See Proposer. Follows the schedule first."""
         if self._thread is not None and self._thread.has_ended:
             self._fail(self._thread.error)
         if self.policy.schedule is not Schedule.ASYNC:
@@ -124,11 +124,14 @@ class LocalDraft(QueuedDraft):
         if self.policy.schedule is Schedule.ASYNC:
             super().more(seconds)
             return
-        before = [guess.token for guess in self._session.pending]
+        before = [candidate.token for candidate in self._sequence.pending]
         # A character may take several tokens of a draft with another vocabulary.
         for _ in range(1 if self._translation is None else _MAX_PER_CHARACTER):
             self._ask(self._draft_one)
-            if self.policy.schedule is Schedule.OFF or [guess.token for guess in self._session.pending] != before:
+            if (
+                self.policy.schedule is Schedule.OFF
+                or [candidate.token for candidate in self._sequence.pending] != before
+            ):
                 return
         self._in_vain = True
 
@@ -154,7 +157,7 @@ class LocalDraft(QueuedDraft):
     def _probe(self, n_tokens: int, drafter: Drafter) -> None:
         scores, n_decoded, seconds, whole = drafter.probe(n_tokens, self._n_prompt)
         if self._translation is None:  # otherwise the positions are others
-            first = len(self._session.accepted) - len(scores)
+            first = len(self._sequence.accepted) - len(scores)
             scores = [score for i, score in enumerate(scores, first) if i not in self._looked_up]
         self.policy.learn_probe(scores, n_decoded, seconds, whole=whole)
 

@@ -12,8 +12,8 @@ from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
 from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument, kept_threads
-from duo.spec.policy import Policy
-from duo.spec.policy_state import PolicyState
+from duo.speculation.policy import Policy
+from duo.speculation.policy_state import PolicyState
 
 log = logging.getLogger("duo.engine")
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from duo.config import SAMPLERS, DraftConfig, GenerationConfig
 from duo.config.option import check_names, declared, with_values
-from duo.engine.generation import Sources
-from duo.engine.metrics import Metrics
+from duo.engine.generation import Proposers
+from duo.engine.recorder import Recorder
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
-from duo.spec.sampling import Guesser, chooser, without
-from duo.spec.types import Step, TokenLogprobs
-from duo.spec.verify import Matching, Proposer, Rejection, Verifier
+from duo.speculation.sampling import CandidateSampler, chooser, without
+from duo.speculation.types import Step, TokenLogprobs
+from duo.speculation.verify import DraftSampler, Matching, Rejection, Verifier
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,8 +51,8 @@ class TextRequest:
     config: GenerationConfig
     put: Callable[[Step], None]  # called with every step, on the engine's thread
     on_prompt: Callable[[int], None] = lambda _: None  # called with the number of prompt tokens decoded so far
-    metrics: Metrics = field(default_factory=Metrics)
-    sources: Sources | None = None  # of candidates; None: the engine's own
+    metrics: Recorder = field(default_factory=Recorder)
+    sources: Proposers | None = None  # of candidates; None: the engine's own
     drafting: Drafting = AS_USUAL
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     client: Hashable = None  # clients take turns
@@ -109,7 +109,7 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
 
 def choosing(
     target: Model, config: GenerationConfig, banned: Sequence[int] = (), n_alternatives: int = 0
-) -> tuple[Verifier, Guesser]:
+) -> tuple[Verifier, CandidateSampler]:
     """The target's verifier, and the draft's sampler; `banned` tokens are never chosen. Raises UsageError."""
     sampling = config.sampling
     for token, _ in sampling.logit_bias:
@@ -118,6 +118,6 @@ def choosing(
     constraint = Grammar(target, config.grammar) if config.grammar is not None else None
     if config.is_rejection:
         sampling = without(sampling, banned)
-        return Rejection(sampling, constraint), Proposer(sampling)
+        return Rejection(sampling, constraint), DraftSampler(sampling)
     sampler = chooser(sampling, banned, n_alternatives)
     return Matching(sampler, constraint), sampler

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from duo.engine.cores import pin
 from duo.engine.decoder import SavedCache
-from duo.engine.draft import DraftRequest
-from duo.engine.generation import Generation, Sources
+from duo.engine.generation import Generation, Proposers
+from duo.engine.model_pair import ModelPair
+from duo.engine.proposers import DraftRequest
 from duo.engine.request import Drafting, TextRequest, choosing
-from duo.engine.slot import Slot
 from duo.engine.text import INTERRUPTED, Ending
 from duo.errors import DecodeError, ModelError
-from duo.spec.constants import DEFAULT
-from duo.spec.schedule import Schedule
-from duo.spec.session import Session
+from duo.speculation.constants import DEFAULT
+from duo.speculation.schedule import Schedule
+from duo.speculation.sequence import TokenSequence
 
 log = logging.getLogger("duo.engine")
 
@@ -32,7 +32,7 @@ class _Paused:
 class RequestWriter:
     """Writes one text at a time. One thread calls write(); the other methods may be called from any thread."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: ModelPair) -> None:
         self._slot = slot
         self._paused: dict[TextRequest, _Paused] = {}
         self._lock = threading.Lock()  # protects the next, so that cancel() never affects the next request
@@ -74,7 +74,7 @@ class RequestWriter:
             for cache, saved in zip(slot.caches, paused.caches, strict=True):
                 cache.load(saved)
             slot.saved.take(paused.slot)
-        target, session, most = slot.target_cache, generation.session, slot.config.turn_tokens
+        target, sequence, most = slot.target_cache, generation.sequence, slot.config.turn_tokens
         assert target is not None
         can_pause = most and slot.is_largest and target.savable is not None
 
@@ -86,7 +86,7 @@ class RequestWriter:
             has_ended = self._run(generation, request, pauses)
             return has_ended
         finally:
-            target.end(session.accepted, session.n_prompt)
+            target.end(sequence.accepted, sequence.n_prompt)
             request.stopped_by = generation.request.ending.stopped_by
             if not has_ended:
                 request.n_pauses += 1
@@ -126,7 +126,7 @@ class RequestWriter:
         assert cache is not None
         sources = sources or self._sources(request.drafting, is_rejection=config.is_rejection)
         banned = target.end_tokens if config.stop.ignore_eos else ()
-        verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
+        verifier, sampler = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
         slot.saved.begin(slot.caches, request.prompt, request.slot)
         request.slot = slot.saved.here  # where it is now
         if not request.reuses:
@@ -134,15 +134,15 @@ class RequestWriter:
         request.n_cached = cache.begin(request.prompt, None if request.scored is None else config.n_logprobs or 0)
         if request.scored is not None:
             request.scored = cache.scored
-        session = Session(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
+        sequence = TokenSequence(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
         ending = Ending(config.stop, target.piece, target.is_end)
-        text = DraftRequest(session, ending, request.metrics, guesser, config.sampling, banned, config.mode)
+        text = DraftRequest(sequence, ending, request.metrics, sampler, config.sampling, banned, config.mode)
         return Generation(
             cache.context, text, verifier, slot.threads, sources, request.on_prompt, config.n_logprobs, slot.cores,
             request.scored,
         )  # fmt: skip
 
-    def _sources(self, asked: Drafting, *, is_rejection: bool) -> Sources:
+    def _sources(self, asked: Drafting, *, is_rejection: bool) -> Proposers:
         slot = self._slot
         drafting, draft, remote = asked.applied(slot.drafting), slot.draft, None if is_rejection else slot.remote
         if drafting.schedule == Schedule.OFF.value:  # there is nothing to learn

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from duo.spec.schedule import Schedule
-from duo.spec.types import Origin
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Origin
 
 Interval = tuple[float, float]
 

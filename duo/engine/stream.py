@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from duo.engine.background import PAUSE_S, InterruptibleQueue
 from duo.engine.request import TextRequest
 from duo.engine.statistics import Statistics
-from duo.spec.types import Step, TokenLogprobs
+from duo.speculation.types import Step, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)

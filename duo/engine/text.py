@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duo.config import StopConfig
-from duo.spec.types import whole
+from duo.speculation.types import whole
 
 # Reasons why a generation ended: Completion.stop_reason.
 END_OF_TEXT = "end of text"

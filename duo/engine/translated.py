@@ -1,16 +1,16 @@
-"""A draft with another vocabulary: see duo/spec/translation.py."""
+"""A draft with another vocabulary: see duo/speculation/translation.py."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duo.engine.drafter import DraftUpdate, TargetSide
-from duo.engine.metrics import Metrics
+from duo.engine.recorder import Recorder
 from duo.errors import PromptError
 from duo.llama.model import Model
-from duo.spec.chat_markers import convert, find_markers
-from duo.spec.sampling import Greedy
-from duo.spec.translation import SURE, Translator
-from duo.spec.types import Guess, Logits, whole
+from duo.speculation.chat_markers import convert, find_markers
+from duo.speculation.sampling import Greedy
+from duo.speculation.translation import SURE, Translator
+from duo.speculation.types import Candidate, Logits, whole
 
 MORE_TOKENS = 1.5  # room in the draft's context for a token of the target's: more than most texts need
 
@@ -43,7 +43,7 @@ class Translation:
         tokens = tokens or [max(self._draft.bos, self._draft.eos, 0)]
         return tokens, Translator(self._target, self._draft, len(text), tokens, data[n_whole:])
 
-    def guesser(self, *, ends: bool) -> Greedy:
+    def sampler(self, *, ends: bool) -> Greedy:
         """Greedy, whatever the target's sampler: accepted as often or more. `ends`: whether it may end a text."""
         return Greedy(() if ends else self._draft.end_tokens)
 
@@ -54,7 +54,7 @@ class TranslatedTarget:
 
     target: TargetSide
     translator: Translator
-    metrics: Metrics
+    metrics: Recorder
     local: bool = True  # whether a candidate may be replaced by a later one
     tentative: Callable[[], bool] = lambda: False  # whether to offer tokens that may change with the next drafted one
     _epoch: int = 0
@@ -72,7 +72,7 @@ class TranslatedTarget:
         self._replaces = False
         return DraftUpdate(self.translator.n_retold, told, n_replaced, self._longer if is_open else None)
 
-    def _longer(self, logits: Logits, token: int) -> Guess | None:
+    def _longer(self, logits: Logits, token: int) -> Candidate | None:
         """See DraftUpdate. Where the target's tokens split a word, the draft's may be longer."""
         piece, n = self.translator.piece(token), min(_MAX_LIKELY, len(logits))
         likely = {token, *logits.argpartition(-n)[-n:].tolist()}
@@ -81,11 +81,11 @@ class TranslatedTarget:
         if best[1] == token:
             return None
         self._replaces = True
-        return Guess(best[1], min(SURE, best[0] - others[0][0]))
+        return Candidate(best[1], min(SURE, best[0] - others[0][0]))
 
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:  # noqa: ARG002
+    def publish(self, epoch: int, position: int, candidate: Candidate, n_tokens: int, seconds: float) -> bool:  # noqa: ARG002
         """See TargetSide. True: where the target contradicts the text, begin() says so."""
-        self.translator.draft(guess.token, guess.confidence, replaces=self._replaces)
+        self.translator.draft(candidate.token, candidate.confidence, replaces=self._replaces)
         self._replaces = False
         self._offer(n_tokens, seconds * self.translator.ratio)
         return True
@@ -95,6 +95,6 @@ class TranslatedTarget:
         offers = self.translator.offers(tentative=self.tentative(), replace=self.local)
         self.metrics.lost_to_translation = self.translator.n_lost
         for position, (_, token, confidence) in offers:
-            self.target.publish(self._epoch, position, Guess(token, confidence), n_tokens, seconds)
+            self.target.publish(self._epoch, position, Candidate(token, confidence), n_tokens, seconds)
             n_tokens = 0
         return bool(offers)

@@ -97,7 +97,7 @@ class Context(Handle):
         self.n_vocab = model.n_vocab
         self.exact, self.flash_attn = config.exact, config.flash_attn
         self.n_rollback: int | None = None if model.can_roll_back else int(llama_cpp.llama_n_rs_seq(pointer))
-        self.is_windowed = model.head.number("attention.sliding_window") > 0
+        self.is_windowed = model.header.number("attention.sliding_window") > 0
         self.can_save = not (self.is_windowed and config.exact)  # of a window, logits are not bit-equal
         self._floor = self._first = 0  # see load(): tokens that cannot be rolled back; position of the first cell
         self._n_removable = 0  # tokens of the last decode that can be rolled back, if n_rollback is a number

@@ -31,7 +31,7 @@ class Fingerprint:
     @classmethod
     def of(cls, model: Vocabulary) -> Fingerprint:
         """The fingerprint of a model's vocabulary."""
-        texts = model.head.tokens
+        texts = model.header.tokens
         n_common = max(_FIRST, len(texts) - MAX_SIZE_DIFFERENCE)
         digest, hashes = blake2b(digest_size=8), []
         for some in (texts[_FIRST:n_common], *([text] for text in texts[n_common:])):
@@ -64,7 +64,7 @@ class Fingerprint:
 def vocabulary_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
     """The first difference that prevents `draft` from drafting for `target`; None if the vocabularies match."""
     difference = Fingerprint._without_texts(target).difference(Fingerprint._without_texts(draft))
-    return difference or text_difference(target.head.tokens, draft.head.tokens)
+    return difference or text_difference(target.header.tokens, draft.header.tokens)
 
 
 def text_difference(target: Iterable[bytes], draft: Iterable[bytes]) -> str | None:

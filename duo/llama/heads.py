@@ -21,7 +21,7 @@ from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.build import CPU
 from duo.llama.context import Context, Logits, SavedState
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_head import n_mtp, shape_of
+from duo.llama.gguf_header import n_mtp, shape_of
 from duo.llama.model import Model
 
 Rows = npt.NDArray[np.float32]
@@ -81,11 +81,11 @@ def check_pair(target: Model, head: Model) -> None:
     _functions()
     if head is target:
         return
-    name, layers, architecture = head.path.name, _target_layers(head), target.head.architecture
+    name, layers, architecture = head.path.name, _target_layers(head), target.header.architecture
     if difference := vocabulary_difference(target, head):
         raise ModelError(f"{name}: a head for another vocabulary than that of {target.path.name}: {difference}")
     if head.has_mtp:
-        made_for, given = shape_of(head.head), shape_of(target.head)
+        made_for, given = shape_of(head.header), shape_of(target.header)
         if made_for != given:
             raise ModelError(f"{name}: the MTP head of {made_for}, {target.path.name} is {given}")
         if head.shares_cache and (target.is_remote or not target.places - {CPU} <= head.places):
@@ -94,7 +94,7 @@ def check_pair(target: Model, head: Model) -> None:
         return
     if architecture not in _GIVE_LAYERS:
         raise ModelError(f"{name}: llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model")
-    width = head.head.number("target_hidden_size")
+    width = head.header.number("target_hidden_size")
     if width != target.n_embd:
         raise ModelError(
             f"{name}: a head of a model with hidden rows of {width}, {target.path.name} has {target.n_embd}"
@@ -103,13 +103,13 @@ def check_pair(target: Model, head: Model) -> None:
     if len(layers) != _N_LAYERS or max(layers) > n_most:
         listed = ", ".join(map(str, layers))
         raise ModelError(f"{name}: a head that reads layers {listed}: {target.path.name} has {target.n_layer}")
-    own = {"token_embd.weight", "output.weight"} <= head.head.tensors.keys()
+    own = {"token_embd.weight", "output.weight"} <= head.header.tensors.keys()
     if not own and head.places != target.places:
         raise ModelError(f"{name}: it uses the embedding or output of {target.path.name}: {_ALIKE}")
 
 
 def _target_layers(head: Model) -> list[int]:
-    return head.head.numbers("target_layers")
+    return head.header.numbers("target_layers")
 
 
 class HeadContext(Context):
@@ -351,7 +351,7 @@ class ChainedHeadContext(HeadContext):
     def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
         """See HeadContext."""
         super().__init__(model, config, target)
-        self._n_mtp = n_mtp(model.head)
+        self._n_mtp = n_mtp(model.header)
         self._chain: list[int] = []  # the last token that has a row of the target, and the candidates after it
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:

@@ -13,7 +13,7 @@ from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.chat_template import ChatTemplate
 from duo.llama.devices import RPC, Device, devices_for, holders
-from duo.llama.gguf_head import ASSISTANT, Head, check_head, has_mtp, head_kind
+from duo.llama.gguf_header import ASSISTANT, GgufHeader, check_header, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.memory import failure, of_size
 from duo.llama.model_size import model_size
@@ -31,22 +31,22 @@ class Model(Vocabulary):
         self.devices = devices_for(config)
         self.is_remote = any(device.kind == RPC for device in self.devices)  # an RPC server holds some of its layers
         call = lifeline if self.is_remote else nullcontext()
-        head = Head(config.path)
+        header = GgufHeader(config.path)
         if config.chat_template is not None:
-            head.use_template(config.chat_template)
+            header.use_template(config.chat_template)
         if config.chat_template or config.template_variables:  # invalid ones fail before the weights are loaded
             ChatTemplate(config.chat_template or "", name="chat_template", variables=config.template_variables)
-        check_head(head, vocabulary_only=vocabulary_only)
+        check_header(header, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
-            self.size = model_size(config, head)
+            self.size = model_size(config, header)
         names = None if vocabulary_only else self.size.names
-        self.head_kind = head_kind(head, names)  # EAGLE-3 or MTP, if it is a head; empty for a model
+        self.head_kind = head_kind(header, names)  # EAGLE-3 or MTP, if it is a head; empty for a model
         # Whether it has a layer for multi-token prediction, which is loaded.
         loads_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP")
-        self.shares_cache = head.architecture == ASSISTANT  # it has none of its own, but reads its target's
-        self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(head, names))
+        self.shares_cache = header.architecture == ASSISTANT  # it has none of its own, but reads its target's
+        self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(header, names))
         pointer = self._load(progress, vocabulary_only, call)
-        super().__init__(pointer, head, call)
+        super().__init__(pointer, header, call)
         self.template_variables = config.template_variables
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
             self.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from duo.config import ContextConfig, ModelConfig
-from duo.llama.gguf_head import ASSISTANT, MAX_LAYERS, Head, head_kind
+from duo.llama.gguf_header import ASSISTANT, MAX_LAYERS, GgufHeader, head_kind
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 # A layer with tensors of the first kind and none of the second is recurrent: it has no KV cache.
@@ -44,7 +44,7 @@ class ModelSize:
     largest: int  # the largest tensor of any layer
     n_bytes: int  # all weights
     cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
-    head: Head = field(compare=False)
+    header: GgufHeader = field(compare=False)
     names: frozenset[str] = field(compare=False, default=frozenset())  # of all tensors
 
     def offloaded_bytes(self, n_layers: int) -> int:
@@ -65,7 +65,7 @@ class ModelSize:
         and of what a layer needs: the attention masks, and the larger of its feed-forward halves and, without flash
         attention, the scores of all heads. Float32; the masks are float16 with flash attention.
         """
-        number, cells, flash = self.head.number, n_cells(config), config.flash_attn != "off"
+        number, cells, flash = self.header.number, n_cells(config), config.flash_attn != "off"
         n_tokens = min(config.n_ubatch, config.n_batch, cells)
         n_copies = _COPIES if n_devices > 1 else 1
         n_masks = 2 if number("attention.sliding_window") else 1
@@ -74,24 +74,26 @@ class ModelSize:
         embeddings = n_tokens * 4 * number("embedding_length") * (7 + n_copies)
         masks = n_tokens * (2 if flash else 4) * cells * n_masks * n_copies
         scores = 0 if flash else self.scores_bytes(config)
-        logits = min(n_tokens, config.n_reserved) * 4 * len(self.head.tokens)
+        logits = min(n_tokens, config.n_reserved) * 4 * len(self.header.tokens)
         return embeddings + max(logits, masks + max(scores, n_tokens * 4 * 2 * n_ff))
 
     def scores_bytes(self, config: ContextConfig) -> int:
         """The scores of all heads of a layer for a batch of n_ubatch tokens, without flash attention."""
         cells = n_cells(config)
-        return min(config.n_ubatch, config.n_batch, cells) * 4 * self.head.number("attention.head_count") * cells
+        return min(config.n_ubatch, config.n_batch, cells) * 4 * self.header.number("attention.head_count") * cells
 
     def staging_bytes(self, config: ContextConfig) -> int:
         """More of them if layers stay on the host: in a prefill, tensors and caches are copied to a device in turn."""
         return max(self.largest, *self.cache_bytes(config), 0)
 
 
-def model_size(config: ModelConfig, head: Head | None = None) -> ModelSize:
-    """Read the sizes from the headers of all files of the model; `head`: the first. Raises ModelError."""
-    head = head or Head(config.path)
-    tensors = head.tensors | {name: size for path in config.shards[1:] for name, size in Head(path).tensors.items()}
-    layers, output, largest = [0] * min(head.number("block_count"), MAX_LAYERS), 0, 0
+def model_size(config: ModelConfig, header: GgufHeader | None = None) -> ModelSize:
+    """Read the sizes from the headers of all files of the model; `header`: the first. Raises ModelError."""
+    header = header or GgufHeader(config.path)
+    tensors = header.tensors | {
+        name: size for path in config.shards[1:] for name, size in GgufHeader(path).tensors.items()
+    }
+    layers, output, largest = [0] * min(header.number("block_count"), MAX_LAYERS), 0, 0
     for name, size in tensors.items():
         match = _LAYER.search(name)
         if match:
@@ -102,24 +104,24 @@ def model_size(config: ModelConfig, head: Head | None = None) -> ModelSize:
             output += size
     if "output.weight" not in tensors:
         output += tensors.get("token_embd.weight", 0)
-    widths = _cache_widths(head, tensors, len(layers))
-    return ModelSize(tuple(layers), output, largest, sum(tensors.values()), widths, head, frozenset(tensors))
+    widths = _cache_widths(header, tensors, len(layers))
+    return ModelSize(tuple(layers), output, largest, sum(tensors.values()), widths, header, frozenset(tensors))
 
 
-def _cache_widths(head: Head, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:
+def _cache_widths(header: GgufHeader, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:
     """Values of one token in the K and V cache of each layer."""
-    heads = head.numbers("attention.head_count") or [0]
-    per_head = head.number("embedding_length") // max(1, *heads)
-    k = head.number("attention.key_length") or per_head
-    v = head.number("attention.value_length") or per_head
-    if head.number("attention.key_length_mla"):
-        v = 0  # multi-head latent attention stores both in K
-    heads_kv = head.numbers("attention.head_count_kv") or heads
+    heads = header.numbers("attention.head_count") or [0]
+    per_head = header.number("embedding_length") // max(1, *heads)
+    k = header.number("attention.key_length") or per_head
+    v = header.number("attention.value_length") or per_head
+    if header.number("attention.key_length_mla"):
+        v = 0  # multi-header latent attention stores both in K
+    heads_kv = header.numbers("attention.head_count_kv") or heads
     heads_kv = heads_kv * n_layer if len(heads_kv) == 1 else [*heads_kv, *[0] * n_layer]
     kinds = {match.groups() for match in map(_KIND.search, names) if match}
     recurrent = {int(i) for i, kind in kinds if kind == "ssm_" and (i, "attn_k.") not in kinds}
-    if head.architecture == ASSISTANT:  # it has no cache
+    if header.architecture == ASSISTANT:  # it has no cache
         return n_layer * ((0, 0),)
-    if head_kind(head, set(names)):  # nor has it the layers of its target
+    if head_kind(header, set(names)):  # nor has it the layers of its target
         recurrent |= set(range(n_layer)) - {int(match[1]) for match in map(_LAYER.search, names) if match}
     return tuple((0, 0) if i in recurrent else (k * n, v * n) for i, n in enumerate(heads_kv[:n_layer]))

@@ -14,7 +14,7 @@ import llama_cpp
 
 from duo.errors import PromptError
 from duo.llama.chat_template import TAGS, ChatTemplate, ChatText, Messages, Tools, begun
-from duo.llama.gguf_head import Head
+from duo.llama.gguf_header import GgufHeader
 from duo.llama.handle import Handle
 
 _MAX_TEXT = 2**30  # bytes; llama.cpp counts in 32 bits
@@ -38,10 +38,10 @@ class Vocabulary(Handle):
 
     template_variables: Mapping[str, Any] | None = None  # of its chat templates
 
-    def __init__(self, pointer: Any, head: Head, call: AbstractContextManager[None]) -> None:
-        """`pointer`: llama_model, which this frees; `head`: of its file; `call`: see Handle."""
+    def __init__(self, pointer: Any, header: GgufHeader, call: AbstractContextManager[None]) -> None:
+        """`pointer`: llama_model, which this frees; `header`: of its file; `call`: see Handle."""
         super().__init__(pointer, llama_cpp.llama_model_free, call=call)
-        self.head, self.path = head, head.path
+        self.header, self.path = header, header.path
         self.vocabulary = vocabulary = llama_cpp.llama_model_get_vocab(pointer)  # llama.cpp's, valid until close()
         self.vocab_type = int(llama_cpp.llama_vocab_type(vocabulary))  # llama.h, enum llama_vocab_type
         self._is_spm = self.vocab_type == llama_cpp.LLAMA_VOCAB_TYPE_SPM  # SentencePiece
@@ -69,7 +69,7 @@ class Vocabulary(Handle):
     @functools.cached_property
     def longest_token(self) -> int:
         """The most bytes of a text that one token replaces."""
-        return max(map(len, self.head.tokens))
+        return max(map(len, self.header.tokens))
 
     def n_unknown(self, text: str) -> int:
         """Number of characters of `text` that a SentencePiece vocabulary (others: 0) must spell in bytes."""
@@ -78,7 +78,7 @@ class Vocabulary(Handle):
     @functools.cached_property
     def _characters(self) -> frozenset[str]:
         """The tokens that are one character; ▁ is the space."""
-        texts = (text.decode("utf-8", "replace").replace("▁", " ") for text in self.head.tokens)
+        texts = (text.decode("utf-8", "replace").replace("▁", " ") for text in self.header.tokens)
         return frozenset(text for text in texts if len(text) == 1)
 
     @functools.cached_property
@@ -86,7 +86,7 @@ class Vocabulary(Handle):
         """Bytes without a token, if it is a SentencePiece vocabulary, where unknown characters become bytes."""
         if not self._is_spm:
             return frozenset()
-        texts = set(self.head.tokens)
+        texts = set(self.header.tokens)
         return frozenset(n for n in range(256) if texts.isdisjoint((b"<0x%02X>" % n, bytes([n]))))
 
     def _spellable(self, text: str) -> str:
@@ -183,7 +183,7 @@ class Vocabulary(Handle):
     @functools.cached_property
     def _adds_space(self) -> bool:
         """Whether the vocabulary puts a space in front of a text: SentencePiece may do so."""
-        return self._is_spm and self.head.integer("tokenizer.ggml.add_space_prefix") != 0
+        return self._is_spm and self.header.integer("tokenizer.ggml.add_space_prefix") != 0
 
     @functools.cached_property
     def _before(self) -> dict[bytes, list[int]]:
@@ -242,14 +242,14 @@ class Vocabulary(Handle):
     def tool_template(self) -> ChatTemplate:
         """The chat template for conversations with tools: some files have two."""
         key = "tokenizer.chat_template.tool_use"
-        return self._template(key) if self.head.text(key) else self.chat_template
+        return self._template(key) if self.header.text(key) else self.chat_template
 
     def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> ChatText:
         """The prompt for `messages`, up to the assistant's answer, or the end of what begins it. Raises PromptError."""
         return (self.tool_template if tools else self.chat_template).render(messages, tools, None, begun(messages))
 
     def _template(self, key: str) -> ChatTemplate:
-        source = self.head.text(key)
+        source = self.header.text(key)
         if not source:
             raise PromptError(f"{self.path.name} has no chat template: send a plain prompt instead")
         bos, eos = (

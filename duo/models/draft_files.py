@@ -10,7 +10,7 @@ from pathlib import Path
 
 from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
-from duo.llama.gguf_head import Head, check_text_model
+from duo.llama.gguf_header import GgufHeader, check_text_model
 from duo.models.hub import quant_of
 from duo.models.storage import cache_dir
 
@@ -55,7 +55,7 @@ def check_draft(path: Path, target: Path) -> None:
     own, targets = size(path), size(target)
     if not is_small_enough(own, targets):
         raise ModelError(f"{path}: {own / 1e6:.0f} MB, more than half of the target's {targets / 1e6:.0f} MB")
-    check_text_model(Head(path))
+    check_text_model(GgufHeader(path))
     check_parts(path)
 
 

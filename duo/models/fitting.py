@@ -10,7 +10,7 @@ from duo.errors import MemoryLimitError
 from duo.llama.devices import RPC, devices_for
 from duo.llama.memory import of_size, uses_host_memory
 from duo.llama.model_size import model_size
-from duo.spec.placement import Footprint, Layout, Room, fill, place
+from duo.models.placement import Footprint, Layout, Room, fill, place
 
 log = logging.getLogger("duo.models")
 
@@ -68,7 +68,7 @@ def _check_weights(models: Sequence["_Placed"]) -> None:
 
 
 class _Placed:
-    """One of the models, in terms of duo.spec.placement."""
+    """One of the models, in terms of duo.models.placement."""
 
     def __init__(self, name: str, config: ModelConfig, context: ContextConfig) -> None:
         self._name, self._config, self._context = name, config, context

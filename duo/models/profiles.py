@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict, cast
 import msgspec
 
 from duo.models.storage import MIB, config_dir, open_own, read_at_most
-from duo.spec.policy_state import PolicyState
+from duo.speculation.policy_state import PolicyState
 
 _VERSION = 4
 _MAX_BYTES = MIB  # a profile has a few KiB

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
 from duo.errors import BusyError, ClosedError, PromptError, UsageError
-from duo.link.guard import error_body
+from duo.http.guard import error_body
 
 STOPPING = "the server is stopping"
 WARNING = "duo.warning"  # in the scope of a request: what to tell the client besides the response

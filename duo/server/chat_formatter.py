@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from duo.chat.parser import Part, ToolCall
 from duo.engine.request import TextRequest
 from duo.llama.model import Model
-from duo.server.answer_parser import Part, ToolCall
 from duo.server.api import ChatBody, DuoOptions
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
-from duo.spec.types import Step, TokenLogprobs
+from duo.speculation.types import Step, TokenLogprobs
 
 _MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
 

@@ -10,7 +10,7 @@ from duo.server.api import CompletionBody
 from duo.server.chat_formatter import LogprobsFormatter
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 _STOPS = {END_OF_TEXT: "eos", GRAMMAR_END: "eos", STOP_STRING: "word", LIMIT: "limit", CONTEXT_FULL: "limit"}
 

@@ -18,9 +18,10 @@ from starlette.routing import BaseRoute, Route
 from duo import __version__
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
-from duo.engine.slot import Slot
-from duo.link.messages import ROUTE, sendable
+from duo.engine.model_pair import ModelPair
+from duo.http.guard import ROUTE
 from duo.llama.model import Model
+from duo.remote.messages import sendable
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, PropsBody, SlotBody, TokenizeBody
 from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response
 from duo.server.chat_formatter import ChatFormatter
@@ -159,7 +160,7 @@ class Endpoints:
                 "endpoint_slots": self._has_slots,
                 "endpoint_props": self._changes_props,
                 "endpoint_metrics": True,
-                "chat_template": model.head.text("tokenizer.chat_template"),
+                "chat_template": model.header.text("tokenizer.chat_template"),
                 "bos_token": engine.detokenize([model.bos] if model.bos >= 0 else []),
                 "eos_token": engine.detokenize([model.eos] if model.eos >= 0 else []),
                 "build_info": f"duo {__version__}",
@@ -176,14 +177,14 @@ class Endpoints:
     async def _tokenizer_info(self, _: Request) -> Response:
         """GET /tokenizer_info: as in vLLM, what a file tokenizer_config.json has."""
         engine, model = self._service.engine, self._service.engine.slot.target
-        ids = {name: model.head.integer(f"tokenizer.ggml.{name}_token_id") for name in ("padding", "unknown")}
+        ids = {name: model.header.integer(f"tokenizer.ggml.{name}_token_id") for name in ("padding", "unknown")}
         ids = {"bos": model.bos, "eos": model.eos, "pad": ids["padding"], "unk": ids["unknown"]}
         tokens = {name: None if i is None or i < 0 else engine.detokenize([i]) for name, i in ids.items()}
         return json_response(
             {f"{name}_token": token for name, token in tokens.items()}
             | {
-                "tokenizer_class": model.head.text("tokenizer.ggml.model"),
-                "chat_template": model.head.text("tokenizer.chat_template") or None,
+                "tokenizer_class": model.header.text("tokenizer.ggml.model"),
+                "chat_template": model.header.text("tokenizer.chat_template") or None,
                 "model_max_length": engine.slot.n_ctx,
                 "add_bos_token": model.adds_bos,
                 "add_eos_token": model.adds_eos,
@@ -220,7 +221,7 @@ class Endpoints:
         if not _FILE_NAME.fullmatch(body.filename):
             raise ApiError(400, "filename must be a name without a folder: letters, digits, spaces, '.', '_' and '-'")
         path, began = folder / body.filename, time.perf_counter()
-        change = Slot.save if action == "save" else Slot.restore
+        change = ModelPair.save if action == "save" else ModelPair.restore
         try:
             n, size = await self._work.run(lambda: engine.call(lambda slot: change(slot, place, path)), is_slow=True)
         except OSError as error:
@@ -274,7 +275,7 @@ def tokenize(body: TokenizeBody, engine: Engine) -> Response:
     pieces = {token: {"id": token, "piece": _piece(token, model)} for token in set(tokens)} if body.with_pieces else {}
     found: Json = {"tokens": [pieces.get(token, token) for token in tokens]}
     if body.content is None:
-        names = map(model.head.tokens.__getitem__, tokens)
+        names = map(model.header.tokens.__getitem__, tokens)
         words = [name.decode("utf-8", "replace") for name in names] if body.return_token_strs else None
         found |= {"count": len(tokens), "max_model_len": engine.slot.n_ctx, "token_strs": words}
     return json_response(found)

@@ -3,15 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from duo.engine.metrics import Totals
+from duo.chat.parser import AnswerParser, Part
+from duo.engine.recorder import Totals
 from duo.engine.request import AS_USUAL, TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.llama.model import Model
-from duo.server.answer_parser import AnswerParser, Part
 from duo.server.api_error import ApiError
 from duo.server.conversation import Json
 from duo.server.generation_request import GenerationRequest
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 Event = tuple[str, Json]  # the name of a server-sent event, or an empty one, and its data
 

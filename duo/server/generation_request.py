@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from duo.chat.parser import AnswerFormat
 from duo.config import SAMPLERS, SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
+from duo.engine.model_pair import ModelPair
 from duo.engine.request import AS_USUAL, Drafting
-from duo.engine.slot import Slot
 from duo.errors import PromptError
 from duo.llama.grammar import checked, schema_grammar
-from duo.server.answer_parser import AnswerFormat
 from duo.server.api import MAX_BIASED, MAX_CHOICES, MAX_TOKENS, CompletionBody, DuoOptions, LogitBias, TextBody, given
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import ChatPrompt
@@ -144,7 +144,7 @@ def _prompt(given: str | list[Any], engine: Engine) -> GivenPrompt:
     return GivenPrompt(engine.prompt_tokens(tokens), given if isinstance(given, str) else None)
 
 
-def _check(body: TextBody, prompts: Sequence[GivenPrompt], slot: Slot) -> int:
+def _check(body: TextBody, prompts: Sequence[GivenPrompt], slot: ModelPair) -> int:
     """The choices for each prompt. Raises ApiError if they do not fit, or something is asked that is not supported."""
     n = next((n for n in (body.n_cmpl, body.n) if n is not None), 1)
     if not 1 <= n <= MAX_CHOICES:

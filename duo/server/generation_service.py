@@ -16,16 +16,16 @@ from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError
-from duo.link.connection import MAX_CONNECTIONS
-from duo.link.guard import CLIENT
-from duo.link.messages import sendable
-from duo.link.remote_drafts import RemoteDrafts
+from duo.http.guard import CLIENT
+from duo.http.listener import MAX_CONNECTIONS
+from duo.remote.drafts import RemoteDrafts
+from duo.remote.messages import sendable
 from duo.server.api_error import STOPPING, ApiError, json_response
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 
 class GenerationService:

@@ -12,16 +12,16 @@ from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.errors import UsageError
-from duo.link.connection import DEFAULT_LIMITS, Limits, Listener
-from duo.link.draft_connection import Admission, draft_route
-from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
-from duo.link.remote_drafts import RemoteDrafts
+from duo.http.guard import Guard, allowed_hosts, in_url, is_loopback
+from duo.http.listener import DEFAULT_LIMITS, Limits, Listener
+from duo.remote.connection import Admission, draft_route
+from duo.remote.drafts import RemoteDrafts
 from duo.server.api_error import HANDLERS, WARNING_HEADER
 from duo.server.endpoints import FORMATTERS, Endpoints
 from duo.server.events import LiveEvents
 from duo.server.generation_service import GenerationService
 from duo.server.page import page_routes
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 
 class Lead:

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from duo.chat.parser import Part
 from duo.engine.text import STOP_STRING
-from duo.server.answer_parser import Part
 from duo.server.api import SharedFields, StopString, TextBody
 from duo.server.api_error import ApiError
 from duo.server.content import texts_of
 from duo.server.conversation import Conversation, Json, NamedTool, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 _OWN = ("thinking", "redacted_thinking", "tool_use", "tool_result")  # of a message, besides its content
 _KINDS = {

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 
 from duo.errors import BusyError
-from duo.link.connection import MAX_CONNECTIONS
+from duo.http.listener import MAX_CONNECTIONS
 from duo.llama.model import Model
 from duo.server.api import SharedFields, TextBody
 from duo.server.api_error import NO_EFFECT, WARNING, ApiError

@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from duo.engine.metrics import Metrics, Totals
-from duo.link.remote_drafts import RemoteDrafts
+from duo.engine.recorder import Recorder, Totals
+from duo.remote.drafts import RemoteDrafts
 
 _COUNTERS = {
     "llamacpp:prompt_tokens": "Number of prompt tokens processed.",
@@ -58,7 +58,7 @@ class ServerMetrics(Collector):
         self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if name not in _LABELS})
         self._prompt_rate = self._rate = 0.0
 
-    def add(self, metrics: Metrics, n_cached: int, n_pauses: int = 0, waited_s: float = 0.0) -> None:
+    def add(self, metrics: Recorder, n_cached: int, n_pauses: int = 0, waited_s: float = 0.0) -> None:
         """Count a generation that has ended."""
         totals = Totals(metrics)
         statistics = totals.statistics()

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from duo.server.answer_parser import Part
+from duo.chat.parser import Part
 from duo.server.api import ChatBody, LogprobCount, SharedFields, TextBody
 from duo.server.api_error import ApiError
 from duo.server.chat_formatter import LogprobsFormatter
 from duo.server.content import texts_of
 from duo.server.conversation import Conversation, Json, NamedTool, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 _UNFINISHED = ("in_progress", "incomplete")

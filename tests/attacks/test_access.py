@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from duo.engine.engine import Engine
-from duo.link.connection import Limits
+from duo.http.listener import Limits
 from duo.server.lead_server import Lead
 from tests.attacks.judge import assert_serves, attack
 from tests.raw_http import TERMS, UPGRADE

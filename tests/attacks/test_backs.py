@@ -12,12 +12,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from duo.link import messages
-from duo.link.draft_connection import SPARE
-from duo.link.messages import TRY_LATER, Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
+from duo.remote import messages
+from duo.remote.connection import SPARE
+from duo.remote.messages import (
+    TRY_LATER,
+    Alive,
+    Begin,
+    CandidateMessage,
+    End,
+    Hello,
+    Message,
+    Refused,
+    Text,
+    Unable,
+    Welcome,
+)
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import FINGERPRINT, TOKEN, Back, Stage, candidate, hello
+from tests.unit.remote.backs import FINGERPRINT, TOKEN, Back, Stage, candidate, hello
 
 
 def packed(*values: Any) -> bytes:
@@ -67,7 +79,7 @@ GARBAGE: dict[str, bytes] = {
     "Alive": messages.encode(Alive(1)),
     "Welcome": messages.encode(Welcome(1)),
     "Refused": messages.encode(Refused("x")),
-    "a candidate": messages.encode(GuessMessage(1, 1, 1, 1, 1, 1.0, 1, 0.1)),
+    "a candidate": messages.encode(CandidateMessage(1, 1, 1, 1, 1, 1.0, 1, 0.1)),
     "an order": messages.encode(Text(1, 1, 1, [], True)),
     "a number": packed(1)[1:],
     "a text": msgspec.msgpack.encode("hello"),

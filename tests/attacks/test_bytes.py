@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from duo.engine.engine import Engine
-from duo.link.connection import Limits, Listener
+from duo.http.listener import Limits, Listener
 from duo.server.lead_server import Lead
 from duo.server.parse_request import MAX_BODY
 from tests.raw_http import HEALTH, TERMS, UPGRADE, chunked, connect, handshake, read_answer, read_to_the_end, request
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import PATIENCE_S, wait_until
-from tests.unit.link.backs import frame
+from tests.unit.remote.backs import frame
 
 SHORT = Limits(request_s=0.3, read_s=0.3, hello_s=0.3)
 PATIENT = Limits(request_s=600, hello_s=600)
@@ -230,7 +230,7 @@ def test_a_client_that_has_said_all_gets_its_answer(
     lead: Lead, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch, *, stream: bool, probed: bool
 ) -> None:
     """As one that reads its standard input to the end; the lead asks whether it is still there."""
-    monkeypatch.setattr("duo.link.connection._PROBE_S", 0.01 if probed else 60)
+    monkeypatch.setattr("duo.http.listener._PROBE_S", 0.01 if probed else 60)
     slot.hold(n_free=0 if probed else 1)
     n = len(slot.requests)
     with connect(lead, completion(max_tokens=5, stream=stream)) as link:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duo.engine.engine import Engine
-from duo.link.connection import Limits
+from duo.http.listener import Limits
 from duo.server.lead_server import Lead
 from tests.attacks.judge import assert_serves, attack
 from tests.raw_http import request

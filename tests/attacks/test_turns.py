@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from duo import Engine, load
-from duo.link.connection import Limits
+from duo.http.listener import Limits
 from duo.server.lead_server import Lead
-from duo.spec.types import Step
+from duo.speculation.types import Step
 from tests.gguf_files import tiny_llama
 from tests.raw_http import connect, read_answer, read_to_the_end, request
 from tests.serving import wait_until

@@ -16,7 +16,7 @@ import duo
 from tests.chat_templates import HERMES
 from tests.command import ROOT, Argument
 from tests.documents.documents import LEAD, blocks
-from tests.gguf_head import Head
+from tests.gguf_header import GgufHeader
 from tests.serving import PATIENCE_S, LeadProcess
 
 PROGRAMS = dict(blocks(LEAD, "python"))
@@ -32,7 +32,7 @@ def lead(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     """A lead with the demo pair, whose target has a chat template with tools."""
     target, draft = demo_pair
     folder = tmp_path_factory.mktemp("target")
-    copy = Head.read(target).set("tokenizer.chat_template", HERMES.encode()).write(folder / "main.gguf")
+    copy = GgufHeader.read(target).set("tokenizer.chat_template", HERMES.encode()).write(folder / "main.gguf")
     with LeadProcess(copy, "-md", draft, "-td", "1", "-c", "2048") as lead:
         yield lead
         assert lead.process.poll() is None, lead.lines[-5:]

@@ -12,12 +12,12 @@ from duo.config import GenerationConfig
 from duo.diagnose import divergence
 from duo.diagnose.divergence import Comparison
 from duo.engine.engine import Engine
-from duo.engine.generation import Sources
+from duo.engine.generation import Proposers
+from duo.engine.model_pair import ModelPair
 from duo.engine.request import choosing, generation_config
-from duo.engine.slot import Slot
 from duo.loading import load
-from duo.spec.policy import Decision, Policy
-from duo.spec.types import Logits, Proposal, common_prefix
+from duo.speculation.policy import Decision, Policy
+from duo.speculation.types import Logits, Proposal, common_prefix
 from tests.fakes import Preparing
 
 Layers = int | str
@@ -43,8 +43,8 @@ class Patient(Preparing):
         self._n_seen = -1  # candidates before the last wait, which is repeated only if one came
 
     def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        if self._n_seen < len(drafted.guesses) < min(2, n_room - 1):
-            self._n_seen = len(drafted.guesses)
+        if self._n_seen < len(drafted.candidates) < min(2, n_room - 1):
+            self._n_seen = len(drafted.candidates)
             return Decision(0, _WAIT_S)
         self._n_seen = -1
         return super().decide(n_room, drafted, *others)
@@ -97,7 +97,9 @@ def config_of(kind: str, n: int = N) -> GenerationConfig:
     return generation_config(max_tokens=n, ignore_eos=True, seed=SEED, **KINDS[kind])
 
 
-def write(engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Sources | None = None) -> list[int]:
+def write(
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Proposers | None = None
+) -> list[int]:
     """The tokens of the text; without `sources`, the target writes alone."""
     with engine.start(prompt, config, sources=sources or engine.slot.sources()) as stream:
         tokens = [token for step in stream for token in step.tokens]
@@ -118,7 +120,7 @@ def assert_as_alone(engine: Engine, found: Comparison) -> None:
 
 
 def assert_as_on_cpu(
-    cpu: Engine, device: Engine, kind: str, prompt: str = PROMPT, n: int = N, sources: Sources | None = None
+    cpu: Engine, device: Engine, kind: str, prompt: str = PROMPT, n: int = N, sources: Proposers | None = None
 ) -> None:
     """Assert that both targets write the same text, or that their logits explain the difference."""
     config, tokens = config_of(kind, n), cpu.tokenize(prompt)
@@ -130,20 +132,20 @@ def assert_as_on_cpu(
     text = [*tokens, *texts[0][:n_same]]
     rows = [engine.call(lambda slot: _row(slot, len(tokens), text)) for engine in (cpu, device)]
     assert np.abs(rows[0] - rows[1]).max() <= 0.05 * rows[0].std(), (texts, n_same)
-    _, guesser = choosing(cpu.slot.target, config)
-    recent = text[-guesser.n_recent :] if guesser.n_recent else ()
-    chosen = [guesser.judge(row.copy(), len(text), recent).token for row in rows]
+    _, sampler = choosing(cpu.slot.target, config)
+    recent = text[-sampler.n_recent :] if sampler.n_recent else ()
+    chosen = [sampler.judge(row.copy(), len(text), recent).token for row in rows]
     assert chosen == [found[n_same] for found in texts], (texts, n_same, "they do not choose as their logits say")
 
 
-def has_equal_rows(slot: Slot) -> bool:
+def has_equal_rows(slot: ModelPair) -> bool:
     """Whether the target's logits are bit-equal in batches of 2 to N_MAX + 1 tokens."""
     text = slot.target.tokenize(PROMPT)
     first, *others = (_rows(slot, text, n) for n in range(2, N_MAX + 2))
     return all(np.array_equal(first, rows) for rows in others)
 
 
-def _rows(slot: Slot, text: Sequence[int], n: int) -> Logits:
+def _rows(slot: ModelPair, text: Sequence[int], n: int) -> Logits:
     """The logits after each token of `text`, decoded in batches of `n`."""
     assert slot.target_cache is not None
     target = slot.target_cache.context
@@ -154,7 +156,7 @@ def _rows(slot: Slot, text: Sequence[int], n: int) -> Logits:
     return rows
 
 
-def _row(slot: Slot, n_prompt: int, text: Sequence[int]) -> Logits:
+def _row(slot: ModelPair, n_prompt: int, text: Sequence[int]) -> Logits:
     """The logits after `text`, decoded as when the target wrote it alone."""
     assert slot.target_cache is not None
     target = slot.target_cache.context

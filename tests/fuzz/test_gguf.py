@@ -15,7 +15,7 @@ from hypothesis import given
 from tests.fuzz.cases import cases, damaged, dice
 from tests.fuzz.forks import Forks
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
-from tests.gguf_head import NUMBERS, Head, Key
+from tests.gguf_header import NUMBERS, GgufHeader, Key
 
 SHORT = ("-p", "the cat sat ä!\n", "-n", "6", "-c", "64", "-t", "1")
 
@@ -34,7 +34,7 @@ NUMERIC_KEYS = sorted(
 )
 
 
-def damaged_file(base: Head, dice: Random) -> bytes:
+def damaged_file(base: GgufHeader, dice: Random) -> bytes:
     """A file like `base` with one to three faults."""
     head = copy.deepcopy(base)
     for fault in dice.choices(list(_FAULTS), list(_FAULTS.values()), k=dice.choice((1, 1, 1, 2, 3))):
@@ -54,13 +54,13 @@ def _odd(kind: int) -> Any:
     return FLOATS if kind in (Kind.FLOAT32, Kind.FLOAT64) else INTEGERS
 
 
-def _value(head: Head, dice: Random) -> None:
+def _value(head: GgufHeader, dice: Random) -> None:
     is_text = dice.random() < 0.2
     key = dice.choice([k for k in head.keys if not k.array and (k.kind == Kind.STRING) == is_text])
     key.value = dice.choice(_odd(key.kind))
 
 
-def _retype(head: Head, dice: Random) -> None:
+def _retype(head: GgufHeader, dice: Random) -> None:
     key, kind = dice.choice(head.keys), dice.choice([*NUMBERS, Kind.STRING, Kind.STRING])
     values = (key.value if key.array else [key.value]) or [0]
     if kind == Kind.STRING:
@@ -71,7 +71,7 @@ def _retype(head: Head, dice: Random) -> None:
     key.value = (values * dice.choice((1, 1, 2, 512, 513)))[:5000] if key.array else values[0]
 
 
-def _array(head: Head, dice: Random) -> None:
+def _array(head: GgufHeader, dice: Random) -> None:
     """Half of them have a value for each layer instead of one for all."""
     is_array = dice.random() < 0.5
     key = dice.choice([k for k in head.keys if k.array == is_array])
@@ -85,7 +85,7 @@ def _array(head: Head, dice: Random) -> None:
         key.value = (key.value * 2)[: dice.choice((0, 1, 2, 100, n - 1, n // 2, 2 * n))]
 
 
-def _add(head: Head, dice: Random) -> None:
+def _add(head: GgufHeader, dice: Random) -> None:
     architecture = next((k.value for k in head.keys if k.name == ARCHITECTURE and isinstance(k.value, bytes)), b"llama")
     name, kind = dice.choice(NUMERIC_KEYS).encode().replace(b"{arch}", architecture), dice.choice(KINDS)
     value = dice.choice(_odd(kind))
@@ -96,7 +96,7 @@ def _add(head: Head, dice: Random) -> None:
         head.keys.append(Key(name, int(kind), value))
 
 
-def _architecture(head: Head, dice: Random) -> None:
+def _architecture(head: GgufHeader, dice: Random) -> None:
     for key in [k for k in head.keys if k.name == ARCHITECTURE and isinstance(k.value, bytes)]:
         before, key.value = key.value + b".", dice.choice(list(gguf.MODEL_ARCH_NAMES.values())).encode()
         for other in head.keys:
@@ -104,7 +104,7 @@ def _architecture(head: Head, dice: Random) -> None:
                 other.name = key.value + b"." + other.name.removeprefix(before)
 
 
-def _tensor(head: Head, dice: Random) -> None:
+def _tensor(head: GgufHeader, dice: Random) -> None:
     if not head.tensors:
         return
     tensor = dice.choice(head.tensors)
@@ -128,7 +128,7 @@ def _tensor(head: Head, dice: Random) -> None:
                 at += -(-4 * math.prod(other.dims) // 32) * 32
 
 
-_FAULTS: dict[Callable[[Head, Random], object], int] = {  # and how often they are chosen
+_FAULTS: dict[Callable[[GgufHeader, Random], object], int] = {  # and how often they are chosen
     _value: 10, _retype: 3, _array: 5, _add: 6, _architecture: 3, _tensor: 4,
     lambda head, dice: head.keys.remove(dice.choice(head.keys)): 2,
     lambda head, dice: head.keys.append(dice.choice(head.keys)): 1,
@@ -141,17 +141,17 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bases(good: Path) -> list[Head]:
+def bases(good: Path) -> list[GgufHeader]:
     others = (
         tiny_gemma(good.with_name("gemma.gguf"), window=16),
         tiny_hybrid(good.with_name("hybrid.gguf")),
         tiny_qwen35(good.with_name("qwen35.gguf")),
         tiny_mamba(good.with_name("mamba.gguf")),
     )
-    return [Head.read(path) for path in (good, good, *others)]
+    return [GgufHeader.read(path) for path in (good, good, *others)]
 
 
-def test_the_bases_are_sound(good: Path, bases: list[Head], duo: Forks, tmp_path: Path) -> None:
+def test_the_bases_are_sound(good: Path, bases: list[GgufHeader], duo: Forks, tmp_path: Path) -> None:
     for base in bases:
         path = str(base.write(tmp_path / "base.gguf"))
         for models in (["-m", path], ["-m", str(good), "-md", path, "-td", "1"]):
@@ -162,7 +162,7 @@ def test_the_bases_are_sound(good: Path, bases: list[Head], duo: Forks, tmp_path
 @cases(2000)
 @given(draw=dice)
 def test_a_damaged_file_ends_no_process(
-    good: Path, bases: list[Head], duo: Forks, tmp_path: Path, draw: Random
+    good: Path, bases: list[GgufHeader], duo: Forks, tmp_path: Path, draw: Random
 ) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(damaged_file(draw.choice(bases), draw))

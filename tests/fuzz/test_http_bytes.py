@@ -11,15 +11,15 @@ from random import Random
 import httptools
 import pytest
 
-from duo.link import messages
-from duo.link.connection import Limits
+from duo.http.listener import Limits
+from duo.remote import messages
 from duo.server.lead_server import Lead
 from tests.attacks.test_bytes import REFUSED
 from tests.fuzz.cases import FULL, damaged
 from tests.raw_http import HEALTH, chunked, connect, handshake, read_answer, request
 from tests.scripted import scripted_engine
 from tests.serving import PATIENCE_S, wait_until
-from tests.unit.link.backs import frame, hello
+from tests.unit.remote.backs import frame, hello
 
 N_AT_ONCE = 50
 LIMITS = Limits(request_s=0.2, read_s=0.2, hello_s=0.2)

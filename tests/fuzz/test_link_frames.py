@@ -1,6 +1,6 @@
 """A lead that lies to a remote draft: valid messages in any order, whose numbers are lies.
 
-Single messages are in tests/unit/link/test_messages.py, drafts that lie in tests/unit/link/test_draft_connection.py.
+Single messages are in tests/unit/remote/test_messages.py, drafts that lie in tests/unit/remote/test_connection.py.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.link import messages
-from duo.link.client import DraftClient
-from duo.link.messages import Alive, Begin, End, GuessMessage, Message, Refused, Text, Unable, Welcome
+from duo.remote import messages
+from duo.remote.messages import Alive, Begin, CandidateMessage, End, Message, Refused, Text, Unable, Welcome
+from duo.remote.worker import DraftClient
 from tests.fakes import N_VOCAB, FakeContext
 from tests.fuzz.cases import cases
-from tests.unit.link.backs import hello
-from tests.unit.link.test_messages import samplings
+from tests.unit.remote.backs import hello
+from tests.unit.remote.test_messages import samplings
 
 MOST = 2**31 - 1
 
@@ -73,10 +73,10 @@ def test_a_lead_that_lies_ends_at_most_the_connection(acts: list[Message | None]
     begun = {act.serial for act in acts if isinstance(act, Begin)}
     client = DraftClient("lead:1", hello(), lambda n_ctx: cast(Any, FakeContext(n_ctx=n_ctx, n_batch=8)))
     connection.client = client
-    with mock.patch("duo.link.client.connect", return_value=connection):
+    with mock.patch("duo.remote.worker.connect", return_value=connection):
         client.run()
         assert not any(thread.name == "duo-draft" for thread in threading.enumerate())
     for message in connection.sent[1:]:
-        assert isinstance(message, GuessMessage | Alive | Unable)
+        assert isinstance(message, CandidateMessage | Alive | Unable)
         assert message.serial in begun or isinstance(message, Alive)
-        assert not isinstance(message, GuessMessage) or message.token < N_VOCAB
+        assert not isinstance(message, CandidateMessage) or message.token < N_VOCAB

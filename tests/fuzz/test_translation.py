@@ -60,7 +60,7 @@ def test_what_a_draft_writes_is_offered_as_the_target_writes_it(models: list[Mod
             bench, written = Translating(target, draft), iter(draft.fragment(text.encode()))
             for token in target.fragment(text.encode()):
                 while len(bench.pending) < _AHEAD and (drafted := next(written, None)) is not None:
-                    bench.guess(drafted)
+                    bench.candidate(drafted)
                 bench.begin(tentative=True)
                 n, n_right = n + 1, n_right + (bool(bench.pending) and bench.pending[0][0] == token)
                 bench.accept(token)

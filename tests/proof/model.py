@@ -7,8 +7,8 @@ import numpy as np
 
 from duo.config import SamplingConfig
 from duo.errors import DecodeAborted
-from duo.spec.sampling import Chain
-from duo.spec.types import Floats, Logits
+from duo.speculation.sampling import Chain
+from duo.speculation.types import Floats, Logits
 
 N_VOCAB = 5
 LENGTH = 3

@@ -24,13 +24,13 @@ from duo.config import (
 from duo.engine.decoder import Cache, Decoder
 from duo.engine.engine import Engine
 from duo.engine.local_draft import LocalDraft
-from duo.engine.metrics import Metrics
-from duo.engine.slot import Slot
+from duo.engine.model_pair import ModelPair
+from duo.engine.recorder import Recorder
 from duo.llama.library import quantize
 from duo.llama.model import Model
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
-from duo.spec.types import Logits, TokenLogprobs
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Logits, TokenLogprobs
 from tests.fakes import Eager, Preparing, restless
 from tests.process.llama.test_exact import FILE_TYPES
 from tests.prompts import PROMPTS
@@ -71,13 +71,13 @@ class Pair:
         self.model = self._slot.target
         self.prompt: list[int] = []
         self.sampling = SamplingConfig()
-        self.metrics = Metrics()  # of the last text
+        self.metrics = Recorder()  # of the last text
         self.logprobs: list[TokenLogprobs] = []  # of its tokens
 
     def begin(self, text: str, sampling: SamplingConfig | None = None) -> list[int]:
         """The prompt from here on, and the text that the target writes alone."""
         self.prompt, self.sampling = self.model.tokenize(text), sampling or SamplingConfig()
-        self._engine.call(Slot.forget)
+        self._engine.call(ModelPair.forget)
         return self.write(None, Eager(1, 1))
 
     def write(
@@ -88,7 +88,7 @@ class Pair:
         before: Callable[[], object] = lambda: None,
     ) -> list[int]:
         """The tokens that follow the prompt; `before` is called before each decode of the target."""
-        self._slot.threads, self.target.before, self.metrics = threads, before, Metrics()
+        self._slot.threads, self.target.before, self.metrics = threads, before, Recorder()
         local = LocalDraft(Cache(draft), policy) if draft is not None else None
         if draft is self.draft:  # whose cache may hold the prompt
             local = self._slot.new_draft(policy)
@@ -104,7 +104,11 @@ class Pair:
 def opened(target: Path, draft: Path, n: int) -> Iterator[Pair]:
     config = EngineConfig(n_ctx=N_CTX, n_threads=1, draft_n_threads=1, exact=True, warmup=False)
     models = (Model(ModelConfig(path)) for path in (target, draft))
-    with closing(next(models)) as first, closing(next(models)) as second, Engine(Slot(first, second, config)) as engine:
+    with (
+        closing(next(models)) as first,
+        closing(next(models)) as second,
+        Engine(ModelPair(first, second, config)) as engine,
+    ):
         yield Pair(engine, n)
 
 

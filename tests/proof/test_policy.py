@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.virtual import Guesses, constant, replay
-from duo.spec.forecast import limit, overlapped
-from duo.spec.pair import Machine
-from duo.spec.policy import Policy
-from duo.spec.schedule import ALL, Schedule
-from tests.unit.spec.machines import (
+from benchmarks.virtual import Predictions, constant, replay
+from duo.speculation.forecast import limit, overlapped
+from duo.speculation.pair import Machine
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import ALL, Schedule
+from tests.unit.speculation.machines import (
     FAST_DRAFT,
     MACHINES,
     N_AHEAD,
@@ -65,10 +65,10 @@ def test_a_draft_without_gain_is_not_used_again_and_again(seed: int, bar: float)
 # Drafts that change
 
 
-def seconds_of(machine: Machine, guesses: Guesses, ends: Sequence[int]) -> list[float]:
+def seconds_of(machine: Machine, candidates: Predictions, ends: Sequence[int]) -> list[float]:
     """Time for each part of the text."""
     policy = Policy(N_MAX, N_AHEAD, separate_devices=machine.target_s is SEPARATE.target_s)
-    run = replay(policy, machine, guesses, ends[-1])
+    run = replay(policy, machine, candidates, ends[-1])
     reached = [0.0, *(next(seconds for n, seconds in run.ends if n >= end) for end in ends)]
     return [later - earlier for earlier, later in pairwise(reached)]
 
@@ -93,13 +93,13 @@ def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(machine:
 def test_the_policy_stops_using_a_draft_that_stalls(machine: Machine) -> None:
     plain_s, phase, good, own = machine.target_s[0], 4000, constant(0.8), replace(machine)
 
-    def guess(i: int) -> tuple[float, bool]:
+    def candidate(i: int) -> tuple[float, bool]:
         for name in ("draft_s", "concurrent_draft_s"):
             if i >= phase:  # it is frozen for all others
                 object.__setattr__(own, name, 20 * getattr(machine, name))
         return good(i)
 
-    fast, first, rest = seconds_of(own, guess, [phase, phase + 256, 2 * phase])
+    fast, first, rest = seconds_of(own, candidate, [phase, phase + 256, 2 * phase])
     assert phase * plain_s > 1.1 * fast
     assert 256 * plain_s >= 0.6 * first, "until the next review; several times are needed to believe it"
     assert (phase - 256) * plain_s >= 0.88 * rest, "a share of what drafting had gained is spent on it"

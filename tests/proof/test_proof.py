@@ -13,19 +13,19 @@ import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.decoder import Cache
-from duo.engine.draft import Draft, DraftRequest, TextSource
-from duo.engine.generation import Generation, Sources
+from duo.engine.generation import Generation, Proposers
 from duo.engine.local_draft import LocalDraft
-from duo.engine.metrics import Metrics
+from duo.engine.proposers import Draft, DraftRequest, LookupProposer
+from duo.engine.recorder import Recorder
 from duo.engine.text import Ending
-from duo.spec.filters import Tokens
-from duo.spec.lookup import Lookup
-from duo.spec.policy import Policy, StepCost
-from duo.spec.sampling import Chain, Coupled, Guesser
-from duo.spec.schedule import Schedule
-from duo.spec.session import Session
-from duo.spec.types import Logits
-from duo.spec.verify import Matching, Proposer, Rejection, Verifier
+from duo.speculation.filters import Tokens
+from duo.speculation.policy import Policy, StepCost
+from duo.speculation.prompt_lookup import PromptLookup
+from duo.speculation.sampling import CandidateSampler, Chain, Coupled
+from duo.speculation.schedule import Schedule
+from duo.speculation.sequence import TokenSequence
+from duo.speculation.types import Logits
+from duo.speculation.verify import DraftSampler, Matching, Rejection, Verifier
 from tests.fakes import Eager, restless
 from tests.goodness import chi_square, chi_square_tail
 from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances
@@ -114,15 +114,15 @@ def write(case: Case) -> tuple[list[int], int]:
     config, n_tokens, is_rejection = case.config, LENGTH * case.n_sequences, case.verify == "rejection"
     coupled = Coupled(config, n_alternatives=3 if case.branches else 0)
     verifier: Verifier = Rejection(config) if is_rejection else Matching(coupled)
-    guesser: Guesser = Proposer(config) if is_rejection else coupled
-    for chooser in (verifier, guesser, *vars(verifier).values()):
+    sampler: CandidateSampler = DraftSampler(config) if is_rejection else coupled
+    for chooser in (verifier, sampler, *vars(verifier).values()):
         if isinstance(chain := getattr(chooser, "_chain", None), Chain):
             chain.__class__ = Looked
             vars(chain)["found"] = {}
     ending = Ending(StopConfig(n_tokens), lambda _: b"", lambda _: False)
-    target, policy, metrics = TableContext(TARGET), make_policy(case), Metrics()
-    session = Session(PROMPT, N_VOCAB, judges_all=not is_rejection)
-    request = DraftRequest(session, ending, metrics, guesser, config, mode=case.verify)
+    target, policy, metrics = TableContext(TARGET), make_policy(case), Recorder()
+    sequence = TokenSequence(PROMPT, N_VOCAB, judges_all=not is_rejection)
+    request = DraftRequest(sequence, ending, metrics, sampler, config, mode=case.verify)
     local: LocalDraft | None = None
     if case.draft in DRAFTS:
         cache = Cache(TableContext(DRAFTS[case.draft], case.branches))
@@ -137,8 +137,8 @@ def write(case: Case) -> tuple[list[int], int]:
 
         target.during = draft_some
     alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
-    others = (TextSource(Lookup(), 4),) if case.lookup else ()
-    sources = Sources(local, others=others, alone=Draft(alone))
+    others = (LookupProposer(PromptLookup(), 4),) if case.lookup else ()
+    sources = Proposers(local, others=others, alone=Draft(alone))
     tokens: list[int] = []
     Generation(target, request, verifier, THREADS, sources).run(
         lambda step: tokens.extend(step.tokens), threading.Event()

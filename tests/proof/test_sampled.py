@@ -11,11 +11,11 @@ import pytest
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, SamplingConfig, StopConfig
 from duo.engine.decoder import decode_all
 from duo.engine.engine import Engine
-from duo.engine.slot import Slot
+from duo.engine.model_pair import ModelPair
 from duo.llama.model import Model
-from duo.spec.sampling import Chain
-from duo.spec.schedule import Schedule
-from duo.spec.types import Logits
+from duo.speculation.sampling import Chain
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Logits
 from tests.fakes import Eager
 from tests.goodness import chi_square
 from tests.prompts import PROMPTS
@@ -28,12 +28,12 @@ MAY_END = "<|im_start|>user\nWhat is 1+1?<|im_end|>\n<|im_start|>assistant\n1+1 
 def engine(demo_pair: tuple[Path, Path]) -> Iterator[Engine]:
     target, draft = (Model(ModelConfig(path)) for path in demo_pair)
     config = EngineConfig(n_ctx=512, n_threads=1, draft_n_threads=1, draft_n_max=6)
-    with closing(target), closing(draft), Engine(Slot(target, draft, config)) as made:
+    with closing(target), closing(draft), Engine(ModelPair(target, draft, config)) as made:
         made.call(lambda slot: slot.reserve(1, -1))
         yield made
 
 
-def logits_after(slot: Slot, prompt: list[int]) -> Logits:
+def logits_after(slot: ModelPair, prompt: list[int]) -> Logits:
     """Of the target, in a batch of two rows, as with a candidate."""
     assert slot.target_cache is not None
     context = slot.target_cache.context

@@ -8,13 +8,13 @@ import pytest
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
-from duo.engine.generation import Sources
+from duo.engine.generation import Proposers
+from duo.engine.model_pair import ModelPair
 from duo.engine.request import generation_config
-from duo.engine.slot import Slot
 from duo.engine.translated import Translation
 from duo.llama.model import Model
-from duo.spec.schedule import Schedule
-from duo.spec.types import TokenLogprobs
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import TokenLogprobs
 from tests.fakes import Eager, restless
 from tests.gguf_files import tiny_llama
 from tests.prompts import SCRIPTS
@@ -29,7 +29,7 @@ def target(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
         yield model
 
 
-def write(engine: Engine, i: int, prompt: list[int], sources: Sources, n: int) -> tuple[list[TokenLogprobs], int]:
+def write(engine: Engine, i: int, prompt: list[int], sources: Proposers, n: int) -> tuple[list[TokenLogprobs], int]:
     """The `n` tokens of a text, with their logprobs, and how many candidates were accepted."""
     config = generation_config(max_tokens=n, temperature=TEMPERATURES[i % 3], seed=i, logprobs=5)
     with engine.start(prompt, config, sources=sources) as stream:
@@ -41,7 +41,7 @@ def write(engine: Engine, i: int, prompt: list[int], sources: Sources, n: int) -
 def test_the_text_is_the_same_with_lookup(target: Model) -> None:
     """The prompts, in several scripts, contain each text twice and begin it again."""
     n_accepted = 0
-    with Engine(Slot(target, None, CONFIG)) as engine:
+    with Engine(ModelPair(target, None, CONFIG)) as engine:
         engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(SCRIPTS):
             tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
@@ -57,7 +57,7 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
 @pytest.fixture(scope="module")
 def plain(target: Model) -> list[list[TokenLogprobs]]:
     """What the target writes alone."""
-    with Engine(Slot(target, None, CONFIG)) as engine:
+    with Engine(ModelPair(target, None, CONFIG)) as engine:
         return [write(engine, i, engine.tokenize(text), engine.slot.sources(), 8)[0] for i, text in enumerate(SCRIPTS)]
 
 
@@ -70,7 +70,7 @@ def test_the_text_is_the_same_with_another_vocabulary(
     n_accepted = 0
     with (
         closing(Model(ModelConfig(path))) as draft,
-        Engine(Slot(target, draft, CONFIG, translation=Translation(target, draft))) as engine,
+        Engine(ModelPair(target, draft, CONFIG, translation=Translation(target, draft))) as engine,
     ):
         engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(plain):

@@ -11,10 +11,10 @@ from tests.command import ROOT
 WITH_OPTIONS = {
     "bench/contestants.py",
     "config/engine_config.py",
-    "config/text_config.py",
+    "config/generation_config.py",
     "diagnose/host.py",
-    "link/draft_connection.py",
-    "link/guard.py",
+    "remote/connection.py",
+    "http/guard.py",
     "llama/child.py",
     "server/endpoints.py",
 }

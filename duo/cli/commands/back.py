@@ -17,13 +17,13 @@ from duo.config import AUTO_DRAFT, DEMO, ModelConfig
 from duo.engine.background import background
 from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
-from duo.link.process import DRAFT_BATCH, draft_client, end_with_stdin
-from duo.llama.gguf_head import Head, check_not_head
+from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.model import Model
 from duo.loading import Show, in_background, load_model
 from duo.models.demo import demo_pair
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
+from duo.remote.process import DRAFT_BATCH, draft_client, end_with_stdin
 
 
 def back(options: BackOptions) -> int:
@@ -59,7 +59,7 @@ def back(options: BackOptions) -> int:
 
 
 def _load(config: ModelConfig, show: Show) -> Model:
-    check_not_head(Head(config.path))
+    check_not_head(GgufHeader(config.path))
     return load_model(config, show)
 
 

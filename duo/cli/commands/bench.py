@@ -50,7 +50,7 @@ class Plan:
 
 def bench(options: BenchOptions) -> int:
     """Run the benchmark and print the results. Returns the exit status. Raises DuoError."""
-    send_log(options, hidden=("duo.link", "duo.process"))
+    send_log(options, hidden=("duo.remote", "duo.process"))
     check_writable(options.json, "--json")
     plan = read_plan(options)
     load_before, since = round(os.getloadavg()[0], 2), cpu_times()
@@ -130,7 +130,7 @@ def _split(text: str, option: str) -> Sequence[str]:
 
 def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
     """The prompt in the model's chat template, if any, without the BOS token, which all programs add."""
-    if raw or not target.head.text("tokenizer.chat_template"):
+    if raw or not target.header.text("tokenizer.chat_template"):
         return prompt.text
     text = target.apply_chat_template([{"role": "user", "content": prompt.text}])
     bos = target.spelling([target.bos]).decode("utf-8", "replace") if target.adds_bos else ""

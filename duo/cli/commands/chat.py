@@ -57,7 +57,7 @@ def converse(options: RunOptions | ChatOptions) -> int:
         if options.live or options.json or options.trace or options.display_prompt:
             words = "are for a single text, -cnv for a conversation"
             raise UsageError(f"--live, --json, --trace and --display-prompt {words}")
-    send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
+    send_log(options, hidden=() if options.engine.back_port is not None else ("duo.remote",))
     from duo.cli.chat_model import LocalModel  # noqa: PLC0415 - a client needs no llama.cpp
     from duo.cli.load import loaded  # noqa: PLC0415
 

@@ -16,10 +16,10 @@ from duo.config import GenerationConfig
 from duo.diagnose.divergence import Comparison, compare
 from duo.engine.engine import Engine
 from duo.errors import PromptError, UsageError
-from duo.llama.gguf_head import Head, has_mtp
+from duo.llama.gguf_header import GgufHeader, has_mtp
 from duo.llama.model import Model
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule, schedules_of
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import Schedule, schedules_of
 
 _N_CTX = 2048
 _NO_DRAFT = "nothing to check without a draft: name one with -md or -hfd; no --schedule off or --draft 0"
@@ -98,7 +98,7 @@ def _may_draft(options: CheckOptions) -> bool:
     target = options.model_names()[0]
     if not isinstance(target, Path):
         return True
-    head = Head(target) if target.is_file() else None
+    head = GgufHeader(target) if target.is_file() else None
     return head is not None and ("split.count" in head.values or has_mtp(head))
 
 

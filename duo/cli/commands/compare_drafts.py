@@ -17,17 +17,17 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.diagnose.draft_comparison import DraftComparison, DraftFigures
 from duo.diagnose.measure import SIZES, Stopped
 from duo.engine.engine import Engine
-from duo.engine.metrics import SHARED, TRANSLATED
+from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.statistics import ratio
 from duo.errors import DuoError, PromptError
-from duo.llama.gguf_head import Head, head_kind
+from duo.llama.gguf_header import GgufHeader, head_kind
 from duo.loading import load, load_model
 from duo.models.demo import demo_pair
 from duo.models.draft_files import check_draft, find_candidates
 from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import find_model
-from duo.spec.schedule import Schedule, fastest
+from duo.speculation.schedule import Schedule, fastest
 
 _N_TEXTS = 2
 _LEAST = 0.98  # of the fastest rate: two measurements differ by as much
@@ -108,7 +108,7 @@ def compare_drafts(options: TuneOptions) -> int:
             note("interrupted" + (": the table has what was measured" if found.ranking else ""))
         about = run_facts(engine.slot, options) if options.json else None
         target = engine.slot.target
-        family = family_of((target.path.name, options.hf_repo or "", target.head.text("general.name")))
+        family = family_of((target.path.name, options.hf_repo or "", target.header.text("general.name")))
     if rows := found.ranking:
         rows.sort(key=lambda row: -round(row.gain, 3))  # of equal ones, those that need less come first
         option = f"-hf {options.hf_repo}" if options.hf_repo else f"-m {shlex.quote(str(options.model))}"
@@ -180,7 +180,7 @@ def _measure(
                     raise Stopped
 
             check_draft(path, target.path)
-            if head_kind(Head(path)):
+            if head_kind(GgufHeader(path)):
                 config, _ = fit(options.engine.draft_model(path), None, expected_context(options.engine), name="draft")
                 with closing(load_model(config, show_head)) as head:
                     figures = engine.call(lambda _: comparison.measure_draft(head, show_draft))

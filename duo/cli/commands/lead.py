@@ -16,11 +16,11 @@ from duo.engine.background import InterruptibleQueue
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.errors import UsageError
-from duo.link.guard import is_loopback
+from duo.http.guard import is_loopback
 from duo.llama import lifeline
 from duo.llama.grammar import Grammar
 from duo.server.lead_server import Lead
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 _MAX_QUEUED = 4096  # steps that wait to be printed
 

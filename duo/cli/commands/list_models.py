@@ -8,7 +8,7 @@ from pathlib import Path
 from duo.cli.options.by_command import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
-from duo.llama.gguf_head import Head, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
+from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
@@ -22,7 +22,7 @@ class Listed:
     path: Path
     n_bytes: int
     n_tokens: int
-    head: Head  # with the tokens of the first model of the group, so that they are kept once
+    header: GgufHeader  # with the tokens of the first model of the group, so that they are kept once
     group: int  # the same for models that share a vocabulary
 
     @property
@@ -33,12 +33,14 @@ class Listed:
 
     def can_draft_for(self, target: "Listed") -> bool:
         """Whether this is a draft for `target` without translation."""
-        if self.group != target.group or head_kind(target.head):
+        if self.group != target.group or head_kind(target.header):
             return False
-        if head_kind(self.head):
-            return may_fit(self.head, target.head)
+        if head_kind(self.header):
+            return may_fit(self.header, target.header)
         return (
-            is_small_enough(self.n_bytes, target.n_bytes) and not self.head.keeps_state and not target.head.is_recurrent
+            is_small_enough(self.n_bytes, target.n_bytes)
+            and not self.header.keeps_state
+            and not target.header.is_recurrent
         )
 
 
@@ -57,21 +59,21 @@ def list_models(options: ListOptions) -> int:
 def _read(paths: Sequence[Path]) -> list[Listed]:
     """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
     found: list[Listed] = []
-    groups: list[Head] = []  # the first of each
+    groups: list[GgufHeader] = []  # the first of each
     for path in paths:
         try:
-            head, n_bytes = Head(path), size(path)
-            check_text_model(head)
+            header, n_bytes = GgufHeader(path), size(path)
+            check_text_model(header)
             check_parts(path)
         except NoTextModelError:
             continue
         except (ModelError, OSError) as error:
             warn(f"{error}")
             continue
-        group = next((i for i, first in enumerate(groups) if head.shares_vocabulary(first)), len(groups))
-        groups += [head] * (group == len(groups))
-        n_tokens, head.tokens = len(head.tokens), groups[group].tokens
-        found.append(Listed(path, n_bytes, n_tokens, head, group))
+        group = next((i for i, first in enumerate(groups) if header.shares_vocabulary(first)), len(groups))
+        groups += [header] * (group == len(groups))
+        n_tokens, header.tokens = len(header.tokens), groups[group].tokens
+        found.append(Listed(path, n_bytes, n_tokens, header, group))
     found.sort(key=lambda one: (-one.n_bytes, one.path))
     order = list(dict.fromkeys(one.group for one in found))  # the group of the largest model comes first
     for one in found:
@@ -84,13 +86,13 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
         {
             "path": str(one.path),
             "hub": hub_name(one.path),
-            "name": one.head.text("general.name"),
-            "architecture": one.head.architecture,
+            "name": one.header.text("general.name"),
+            "architecture": one.header.architecture,
             "bytes": one.n_bytes,
-            "quantisation": one.head.quantisation,
+            "quantisation": one.header.quantisation,
             "vocabulary": one.letter,
             "tokens": one.n_tokens,
-            "mtp": has_mtp(one.head) and not head_kind(one.head),
+            "mtp": has_mtp(one.header) and not head_kind(one.header),
             "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
         }
         for one in models
@@ -107,10 +109,10 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
             str(number),
             hub_name(one.path) or _short(one.path),
             size_of(one.n_bytes),
-            one.head.quantisation,
+            one.header.quantisation,
             f"{one.letter} ({one.n_tokens})",
             ", ".join(
-                [*["MTP"] * (has_mtp(one.head) and not head_kind(one.head))]
+                [*["MTP"] * (has_mtp(one.header) and not head_kind(one.header))]
                 + [str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)]
             ),
         )

@@ -13,12 +13,12 @@ from duo.config import MAX_BRANCHES
 from duo.diagnose.machine_file import Milliseconds, Share, Table, curve, read_pair
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
-from duo.spec import forecast
-from duo.spec.constants import DEFAULT
-from duo.spec.forecast import Forecast
-from duo.spec.pair import Machine, PairModel
-from duo.spec.policy_statistics import ByCondition
-from duo.spec.schedule import Schedule, fastest
+from duo.speculation import forecast
+from duo.speculation.constants import DEFAULT
+from duo.speculation.forecast import Forecast
+from duo.speculation.pair import Machine, PairModel
+from duo.speculation.policy_statistics import ByCondition
+from duo.speculation.schedule import Schedule, fastest
 
 _SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
 

@@ -14,12 +14,12 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.engine.cores import require_threads, usable_cores
 from duo.errors import DeviceError, UsageError
-from duo.link.guard import is_loopback
-from duo.link.process import end_with_stdin
+from duo.http.guard import is_loopback
 from duo.llama import child
 from duo.llama.build import CPU
 from duo.llama.devices import Device, find_devices, gpus, refuses, serve
 from duo.models.storage import cache_dir
+from duo.remote.process import end_with_stdin
 
 _LOOK_S = 0.1
 

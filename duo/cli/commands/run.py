@@ -24,9 +24,9 @@ from duo.config import GenerationConfig
 from duo.diagnose.trace import TraceFile
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
-from duo.engine.metrics import Metrics
+from duo.engine.model_pair import ModelPair
+from duo.engine.recorder import Recorder
 from duo.engine.request import TextRequest
-from duo.engine.slot import Slot
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
 
@@ -41,7 +41,7 @@ def run(options: RunOptions) -> int:
         text = _prompt_text(options, prompt, engine)
         if text == prompt and options.conversation is not False and (hint := prompt_hint(engine.slot.target, text)):
             note(hint)
-        metrics, slot = Metrics(), engine.slot
+        metrics, slot = Recorder(), engine.slot
         trace = _trace(options, metrics, slot)
         stream, tokens, status = _write(options, engine, text, config, metrics, trace)
         statistics = RunStatistics.of(slot, stream)
@@ -72,7 +72,7 @@ def _check(options: RunOptions) -> str | None:
     """The prompt; None: that of the demo. Raises UsageError, and PromptError, before anything is loaded."""
     options.check_model()
     # Without --back-port, link messages are about a draft process of this command.
-    send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
+    send_log(options, hidden=() if options.engine.back_port is not None else ("duo.remote",))
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
     if options.json and options.trace and options.json.absolute() == options.trace.absolute():
@@ -98,7 +98,7 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
 
 
 def _write(
-    options: RunOptions, engine: Engine, text: str, config: GenerationConfig, metrics: Metrics, trace: TraceFile | None
+    options: RunOptions, engine: Engine, text: str, config: GenerationConfig, metrics: Recorder, trace: TraceFile | None
 ) -> tuple[Stream, Sequence[int], int]:
     """Print a text while it is written: its stream, tokens and the exit status. Raises BrokenPipeError or DuoError."""
     marks = marks_tokens(options.color)
@@ -172,7 +172,7 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
     alone = None
 
     def again() -> Stream:
-        engine.call(Slot.forget)  # the prompt in one batch, as before: near-ties fall the same way
+        engine.call(ModelPair.forget)  # the prompt in one batch, as before: near-ties fall the same way
         return engine.start(request.prompt, config, sources=engine.slot.sources())
 
     with _stoppable(again) as (stream, interrupt), suppress(DuoError):
@@ -182,7 +182,7 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
     return alone, interrupt.status
 
 
-def _trace(options: RunOptions, metrics: Metrics, slot: Slot) -> TraceFile | None:
+def _trace(options: RunOptions, metrics: Recorder, slot: ModelPair) -> TraceFile | None:
     """The file of --trace. Raises DuoError."""
     if options.trace is None:
         return None

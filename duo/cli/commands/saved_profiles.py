@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from duo.cli.terminal.console import blame, columns, note, size_of
 from duo.config import AUTO_DRAFT
 from duo.errors import UsageError
-from duo.link.messages import printable
 from duo.models.profiles import Key, KeyModel, SavedProfile, kept_threads, profiles_dir, saved_profiles
-from duo.spec.policy import Policy
+from duo.remote.messages import printable
+from duo.speculation.policy import Policy
 
 _SHOWN = 8  # names in a message
 _HEADS = ("changed", "size", "on", "threads", "ms/token", "draft", "accepted", "fastest", "profile")

@@ -19,11 +19,11 @@ from duo.diagnose.timing import Measurements
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
-from duo.engine.slot import Slot
+from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
 from duo.models.profiles import ProfileDocument, TunedThreads
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import Schedule
 
 _N_CTX = 192  # enough for the batches that are timed
 _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table
@@ -150,7 +150,7 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
     stop = threading.Event()
     with progress_bar() as show, on_interrupt(stop.set) as interrupt:
 
-        def work(slot: Slot) -> Measurements:
+        def work(slot: ModelPair) -> Measurements:
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
             context, half = slot.draft_cache.context, max(1, cores // 2)

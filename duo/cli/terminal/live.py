@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from duo.cli.terminal.console import figure
-from duo.engine.metrics import Metrics, Totals
+from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import ratio
 
 REFRESH_S = 0.1
@@ -34,7 +34,7 @@ class Live:
     Used by the main thread.
     """
 
-    def __init__(self, metrics: Metrics, *, marks: bool) -> None:
+    def __init__(self, metrics: Recorder, *, marks: bool) -> None:
         """With `marks`, in the text's colours."""
         self._metrics = metrics
         self._totals = Totals(metrics, _RECENT_S)

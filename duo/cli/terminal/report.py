@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from duo.bench.facts import merged
 from duo.cli.terminal.console import figure
 from duo.config import GenerationConfig
-from duo.engine.metrics import TRANSLATED
-from duo.engine.slot import Slot
+from duo.engine.model_pair import ModelPair
+from duo.engine.recorder import TRANSLATED
 from duo.engine.statistics import DraftStatistics, GenerationStatistics, LookupStatistics, PromptStatistics, Statistics
 from duo.engine.stream import Completion, Stream
 from duo.llama.memory import peak_bytes
-from duo.spec import forecast
-from duo.spec.constants import DEFAULT, assumed
-from duo.spec.policy_statistics import PolicyStatistics
-from duo.spec.schedule import Schedule
-from duo.spec.types import common_prefix
+from duo.speculation import forecast
+from duo.speculation.constants import DEFAULT, assumed
+from duo.speculation.policy_statistics import PolicyStatistics
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import common_prefix
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
 _WORTH = 1.1  # times the target alone: a smaller forecast is no reason to try something
@@ -43,7 +43,7 @@ class RunStatistics:
     is_draft_larger: bool = False  # than the target
 
     @classmethod
-    def of(cls, slot: Slot, stream: Stream) -> "RunStatistics":
+    def of(cls, slot: ModelPair, stream: Stream) -> "RunStatistics":
         """Those of a text that `slot` has just written."""
         cores, draft = slot.cores, slot.draft_model
         policy = stream.request.metrics.policy or (slot.policy if slot.draft is not None else None)

@@ -11,7 +11,7 @@ from duo.cli.terminal.console import say, stderr, with_options
 from duo.cli.terminal.interrupts import handling
 from duo.cli.terminal.writer import ACCEPTED, DIM, RESET, TextWriter
 from duo.errors import DeviceError, DuoError
-from duo.spec.types import Origin
+from duo.speculation.types import Origin
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ALIASES = {"new": "clear", "quit": "exit", "bye": "exit", "q": "exit", "?": "help"}

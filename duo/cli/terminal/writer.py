@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
 from duo.cli.terminal.console import say
-from duo.spec.types import Origin, Step
+from duo.speculation.types import Origin, Step
 
 if TYPE_CHECKING:
     from duo.cli.terminal.live import Live

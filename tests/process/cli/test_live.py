@@ -18,10 +18,10 @@ import pytest
 
 from duo.cli.terminal import live
 from duo.cli.terminal.writer import TextWriter
-from duo.engine.metrics import Metrics
+from duo.engine.recorder import Recorder
 from duo.engine.statistics import StepRecord
-from duo.spec.schedule import Schedule
-from duo.spec.types import Step
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Step
 from tests.command import ONE_EACH, Argument, command, environment, models
 from tests.serving import wait_until
 
@@ -84,7 +84,7 @@ def typist(folder: Path, way: str, pieces: list[Any], columns: int, lines: int) 
 def main(way: str, file: Path) -> None:
     """What runs on the screen."""
     live.REFRESH_S = 0.0
-    metrics = Metrics()
+    metrics = Recorder()
     shown = live.Live(metrics, marks=True) if way == "live" else None
     writer = TextWriter(marks=True, stream=shown)
     with shown or nullcontext():

@@ -127,7 +127,7 @@ def run_with_failure(options: list[Argument], phase: str, number: signal.Signals
     return run, name
 
 
-# That the process that drafts is killed within a text: see tests/process/link/test_process.py.
+# That the process that drafts is killed within a text: see tests/process/remote/test_process.py.
 @pytest.mark.parametrize(("phase", "number"), [("loading", signal.SIGKILL), ("decoding", signal.SIGSTOP)])
 def test_the_target_continues_when_the_drafts_server_fails(
     pair: list[Argument], plain: bytes, phase: str, number: signal.Signals
@@ -213,7 +213,7 @@ DEMO = ("-p", "def fibonacci(n):\n    ", "-n", "4", "--ignore-eos", "-t", "1")
 # Code for `before`: so much memory is free on each device, in MiB, beside the margin.
 FREE = """
 from duo.llama.devices import Device
-from duo.spec.placement import MARGIN
+from duo.models.placement import MARGIN
 Device.memory = property(lambda self: ({}.get(self.name, 0) * 2**20 + MARGIN, 2**40))
 """
 

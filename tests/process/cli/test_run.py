@@ -8,7 +8,7 @@ import pytest
 
 from tests.command import ONE_EACH, SLOW_TARGET, assert_refused, duo, models
 from tests.gguf_files import tiny_llama
-from tests.gguf_head import Head
+from tests.gguf_header import GgufHeader
 from tests.process.cli.terminal import Terminal
 from tests.serving import Served
 from tests.unit.cli import runner
@@ -101,7 +101,7 @@ def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["layers", "tokens"])
 def test_a_file_on_which_llama_cpp_would_abort(tmp_path: Path, what: str) -> None:
     good = tiny_llama(tmp_path / "good.gguf")
-    head, said = Head.read(good), "n_layer"
+    head, said = GgufHeader.read(good), "n_layer"
     if what == "layers":
         head.set("llama.block_count", 2**32 - 1)
     else:  # two that are the same

@@ -17,7 +17,7 @@ from duo.errors import DecodeAborted, DecodeError, RollbackError
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS
-from duo.spec.types import Logits
+from duo.speculation.types import Logits
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_mamba, tiny_qwen35
 
 STORY = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. " * 10

@@ -13,7 +13,7 @@ from duo.config import ContextConfig, ModelConfig
 from duo.llama.context import Context
 from duo.llama.library import quantize
 from duo.llama.model import Model
-from duo.spec.types import Logits
+from duo.speculation.types import Logits
 from tests.gguf_files import tiny_llama
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7}  # llama.h, enum llama_ftype

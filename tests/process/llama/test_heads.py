@@ -15,11 +15,11 @@ from duo.config import ContextConfig, ModelConfig
 from duo.errors import ModelError
 from duo.llama import heads
 from duo.llama.context import Context
-from duo.llama.gguf_head import Head, check_not_head
+from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.heads import HeadContext, check_pair
 from duo.llama.model import Model
 from duo.llama.model_size import model_size
-from duo.spec.types import Logits
+from duo.speculation.types import Logits
 from tests.command import Argument, duo
 from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35, tiny_step35
 from tests.serving import LeadProcess
@@ -228,7 +228,7 @@ def test_a_head_is_no_target_and_needs_one_in_its_process(
     with pytest.raises(ModelError, match=f"an {name} head: it is a draft"):
         load(head)
     with pytest.raises(ModelError, match=f"an {name} head: it reads"):
-        check_not_head(Head(head))
+        check_not_head(GgufHeader(head))
 
 
 def test_the_cache_of_a_head_has_the_layers_of_the_head_only(files: dict[str, tuple[Path, Path | None]]) -> None:

@@ -17,8 +17,8 @@ def test_facts_and_tokens(demo_pair: tuple[Path, Path]) -> None:
         assert (model.quantisation, model.n_layer, model.n_ctx_train, model.n_vocab) == ("F16", 30, 8192, 49152)
         assert model.can_roll_back
         assert model.size.cache_widths == ((3 * 64, 3 * 64),) * 30
-        assert model.head.architecture == "llama"
-        assert len(model.head.text("tokenizer.chat_template")) > 256
+        assert model.header.architecture == "llama"
+        assert len(model.header.text("tokenizer.chat_template")) > 256
         for text in ("a", "Grüße, 世界 🙂\n\n", " leading", "x" * 3000):
             assert b"".join(map(model.piece, model.tokenize(text))).decode() == text
         assert model.eos in model.end_tokens

@@ -92,6 +92,6 @@ def test_a_grammar_whose_process_has_no_memory(demo_pair: tuple[Path, Path], mon
 
 
 def test_a_header_that_there_is_no_memory_for(demo_pair: tuple[Path, Path]) -> None:
-    code = "from duo.llama.gguf_head import Head\nlibrary.start()\nlimit(0)\nHead(Path(sys.argv[1]))"
+    code = "from duo.llama.gguf_header import GgufHeader\nlibrary.start()\nlimit(0)\nGgufHeader(Path(sys.argv[1]))"
     last = python(f"import sys{LIMIT}{code}", demo_pair[0]).stderr.splitlines()[-1]
     assert last.startswith(f"duo.errors.MemoryLimitError: {demo_pair[0]}: out of memory: its header needs more, and ")

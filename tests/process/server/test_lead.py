@@ -57,13 +57,13 @@ def test_a_lead_that_is_loading_answers_503_until_ctrl_c(demo_pair: tuple[Path, 
 
 SLOW_WARM_UP = """
 import sys, time
-from duo.engine import slot
-warm_up = slot.warm_up
+from duo.engine import model_pair
+warm_up = model_pair.warm_up
 def slow(*arguments):
     print("warms up", file=sys.stderr, flush=True)
     time.sleep(1)
     warm_up(*arguments)
-slot.warm_up = slow
+model_pair.warm_up = slow
 """
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.virtual import NoisyPolicy, constant, replay
 from benchmarks.virtual_clock import VirtualClock
-from duo.spec.pair import Machine, PairModel
-from duo.spec.policy import Policy
-from duo.spec.schedule import ALL, Schedule
-from tests.unit.spec.machines import (
+from duo.speculation.pair import Machine, PairModel
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import ALL, Schedule
+from tests.unit.speculation.machines import (
     N_AHEAD,
     N_MAX,
     SEPARATE,

@@ -10,7 +10,7 @@ from duo.cli import chat_client
 from duo.cli.chat_client import Server, ServerError
 from duo.cli.commands import chat as chat_command
 from duo.cli.terminal.talk import Answer
-from duo.spec.types import Source
+from duo.speculation.types import Origin
 from tests.command import Argument, assert_refused
 from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, end, event, piece, refuses, says
 from tests.unit.cli.runner import duo
@@ -22,9 +22,9 @@ SERVER = "http://127.0.0.1:1"  # there is none
 THINKS = [event({"choices": [{"index": 0, "delta": {"reasoning_content": text}}]}) for text in ("So", "…")]
 
 
-def ask(server: FakeServer, answer: Answer | None = None) -> list[tuple[str, int, Source | None]]:
+def ask(server: FakeServer, answer: Answer | None = None) -> list[tuple[str, int, Origin | None]]:
     """The pieces of an answer as they are shown."""
-    shown: list[tuple[str, int, Source | None]] = []
+    shown: list[tuple[str, int, Origin | None]] = []
     client = Server(server.url, key=None, model=None, settings={})
     client.answer([], answer or Answer(), lambda *piece: shown.append(piece))
     return shown
@@ -93,7 +93,7 @@ def test_marks_in_a_pipe_only_where_asked_for() -> None:
 def test_reasoning_is_no_part_of_an_answer() -> None:
     answer = Answer()
     with FakeServer(*[Reply(b"".join(THINKS) + piece("Yes.") + end())] * 2) as server:
-        assert ask(server, answer) == [("So", 0, None), ("…", 0, None), ("Yes.", 0, Source.DRAFT)]
+        assert ask(server, answer) == [("So", 0, None), ("…", 0, None), ("Yes.", 0, Origin.DRAFT)]
         assert duo("chat", server.url, "--color", "always", stdin=b"hi").text == "Yes."
     assert answer.text == "Yes."
 

@@ -12,7 +12,7 @@ from duo.cli.chat_model import LocalModel
 from duo.cli.terminal.talk import Answer, Message, describe
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.engine import Engine
-from duo.spec.types import Source
+from duo.speculation.types import Origin
 from tests.command import assert_refused
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo as run
@@ -44,7 +44,7 @@ def asked(model: LocalModel, messages: list[Message], attempt: int = 0) -> tuple
     """The answer, and what was shown of it."""
     answer, shown = Answer(), list[str]()
 
-    def show(text: str, n_accepted: int, _source: Source | None) -> None:
+    def show(text: str, n_accepted: int, _source: Origin | None) -> None:
         assert 0 <= n_accepted <= len(text)
         shown.append(text)
 

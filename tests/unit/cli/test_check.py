@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from duo.engine.drafter import Drafter
-from duo.spec import verify
-from duo.spec.types import Guess, Logits
+from duo.speculation import verify
+from duo.speculation.types import Candidate, Logits
 from tests.command import ONE_EACH, models
 from tests.unit.cli.runner import duo
 
@@ -32,10 +32,14 @@ def test_a_wrong_verification_is_found(kin: dict[str, Path], monkeypatch: pytest
     right = verify.Matching.verify
 
     def accept_all(
-        self: verify.Matching, logits: Logits, candidates: Sequence[Guess], position: int, recent: tuple[int, ...] = ()
+        self: verify.Matching,
+        logits: Logits,
+        candidates: Sequence[Candidate],
+        position: int,
+        recent: tuple[int, ...] = (),
     ) -> tuple[int, ...]:
         found = right(self, logits, candidates, position, recent)
-        return (*(guess.token for guess in candidates), found[-1])
+        return (*(candidate.token for candidate in candidates), found[-1])
 
     monkeypatch.setattr(verify.Matching, "verify", accept_all)
     run = duo("check", *models(kin["lfm2"], kin["llama"]), *EXACT, "-n", "24", "-p", "Dear neighbours,", "-p", "The")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from duo.cli.commands.list_models import Listed
-from duo.llama import gguf_head
+from duo.llama import gguf_header
 from tests.command import Run
 from tests.gguf_files import WORDS, tiny_hybrid, tiny_llama, tiny_mamba
-from tests.gguf_head import Head
+from tests.gguf_header import GgufHeader
 from tests.unit.cli.runner import duo
 
 HUB = "hub/models--ada--tiny-GGUF/snapshots/1"
@@ -34,7 +34,7 @@ def listed(caches: Path, *arguments: str | Path) -> Run:
 
 
 def test_groups_beyond_the_alphabet_have_names_too(tmp_path: Path) -> None:
-    head = gguf_head.Head(tiny_llama(tmp_path / "a.gguf"))
+    head = gguf_header.GgufHeader(tiny_llama(tmp_path / "a.gguf"))
     letters = [Listed(Path(), 0, 0, head, group).letter for group in range(60)]
     assert [letters[i] for i in (0, 25, 26, 59)] == ["A", "Z", "A1", "H2"]
     assert len({*letters}) == 60
@@ -64,7 +64,7 @@ def test_which_can_draft_for_which(caches: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_no_text_model_and_no_model(caches: Path) -> None:
     path = tiny_llama(caches / "cache" / "encoder.gguf")
-    Head.read(path).set("llama.pooling_type", 1).write(path)
+    GgufHeader.read(path).set("llama.pooling_type", 1).write(path)
     said = "no models in ~/cache, ~/hub: `duo demo` fetches a pair, `duo chat -hf USER/REPO:QUANT` any model\n"
     assert listed(caches).text == said
     (caches / "cache" / "damaged.gguf").write_bytes(b"GGUF and no more")

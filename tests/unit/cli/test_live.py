@@ -4,20 +4,20 @@ import pytest
 from rich.text import Text
 
 from duo.cli.terminal.live import status, wrapped
-from duo.engine.metrics import Metrics, Totals
+from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import StepRecord
-from duo.spec.schedule import Schedule
-from duo.spec.types import Source
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Origin
 
 
-def lines(metrics: Metrics, *, ascii_only: bool = False) -> list[str]:
+def lines(metrics: Recorder, *, ascii_only: bool = False) -> list[str]:
     totals = Totals(metrics)
     totals.update()
     return [line.plain.rstrip() for line in status(totals, 5, 4.0, ascii_only=ascii_only)]
 
 
 def test_three_lines() -> None:
-    metrics = Metrics()
+    metrics = Recorder()
     metrics.steps.append(StepRecord(1.0, 1.0, 0, 0, 1, Schedule.OFF))
     assert lines(metrics, ascii_only=True) == [
         "| - tokens/s | - mean | 1 tokens",
@@ -32,7 +32,7 @@ def test_three_lines() -> None:
         "│ target ██████████░░░░░░░░░░  50%  draft ████████████████████ 100%",
         "│ async · 5 candidates ahead",
     ]
-    metrics.steps.append(StepRecord(4.0, 4.0, 3, 1, 2, Schedule.ASYNC, Source.LOOKUP))
+    metrics.steps.append(StepRecord(4.0, 4.0, 3, 1, 2, Schedule.ASYNC, Origin.LOOKUP))
     metrics.prepared(1.0, 2.0, 3, 3)
     assert lines(metrics)[2] == "│ async · 5 candidates ahead · 3 outcomes prepared"
     for hit in (True, False, True):

@@ -11,7 +11,7 @@ import pytest
 
 from duo.config import AUTO_DRAFT
 from duo.models.profiles import Key, Profile
-from duo.spec.policy import Policy
+from duo.speculation.policy import Policy
 from tests.command import ONE_EACH, Argument, Run, assert_refused
 from tests.unit.cli.runner import duo
 

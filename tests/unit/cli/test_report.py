@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from duo.bench.facts import write_json
-from duo.spec.policy import Policy
+from duo.speculation.policy import Policy
 from tests.golden.reports import REPORTS, reports
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from duo.cli.terminal.writer import TextWriter, marks_tokens
-from duo.spec.types import Step
+from duo.speculation.types import Step
 
 STEP = Step((1, 2, 3), 1, (b"one ", b"two\x1b[2J ", "\x9bthree\n".encode()), (7, 8))
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from duo.diagnose.trace import LANES, TraceFile
-from duo.engine.metrics import Metrics
+from duo.engine.recorder import Recorder
 from duo.engine.statistics import Event, StepRecord
-from duo.spec.schedule import Schedule
+from duo.speculation.schedule import Schedule
 
 ABOUT = {"duo": "1.2.3", "target": "größe.gguf", "draft": None}
 START = 100.0
@@ -20,7 +20,7 @@ class Trace:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = START
-        self.metrics = Metrics()
+        self.metrics = Recorder()
         monkeypatch.setattr("duo.diagnose.trace.time", self)
         self.file = TraceFile(path, self.metrics, ABOUT)
 
@@ -101,5 +101,5 @@ def test_the_file_is_complete_after_every_flush(path: Path, monkeypatch: pytest.
 
 
 def test_a_name_that_is_not_utf8(path: Path) -> None:
-    TraceFile(path, Metrics(), {"target": "\udcff.gguf"}).__exit__()
+    TraceFile(path, Recorder(), {"target": "\udcff.gguf"}).__exit__()
     assert events(path)[0]["args"]["about"] == {"target": "?.gguf"}

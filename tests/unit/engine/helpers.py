@@ -8,22 +8,22 @@ from typing import ClassVar, TypeVar
 import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
+from duo.engine.async_draft import CandidateQueue
 from duo.engine.clock import Clock
 from duo.engine.decoder import Cache
-from duo.engine.draft import Draft, DraftRequest
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate
 from duo.engine.free_cores import CoresInUse
-from duo.engine.generation import ConnectedDrafts, Generation, Sources
+from duo.engine.generation import ConnectedDrafts, Generation, Proposers
 from duo.engine.local_draft import LocalDraft
-from duo.engine.metrics import Metrics
-from duo.engine.queue import CandidateQueue
+from duo.engine.proposers import Draft, DraftRequest
+from duo.engine.recorder import Recorder
 from duo.engine.text import Ending
-from duo.spec.calibration import Lookahead
-from duo.spec.policy import Policy
-from duo.spec.sampling import Greedy
-from duo.spec.session import Session
-from duo.spec.types import Guess, Step
-from duo.spec.verify import Matching
+from duo.speculation.acceptance import Lookahead
+from duo.speculation.policy import Policy
+from duo.speculation.sampling import Greedy
+from duo.speculation.sequence import TokenSequence
+from duo.speculation.types import Candidate, Step
+from duo.speculation.verify import Matching
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
@@ -55,12 +55,12 @@ def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int =
 
 
 def make_request(
-    ending: Ending | None = None, prompt: Sequence[int] = PROMPT, metrics: Metrics | None = None
+    ending: Ending | None = None, prompt: Sequence[int] = PROMPT, metrics: Recorder | None = None
 ) -> DraftRequest:
-    session = Session(prompt, N_VOCAB)
-    metrics = Metrics() if metrics is None else metrics
-    guesser = Greedy(n_alternatives=len(RANKS))
-    return DraftRequest(session, ending or make_ending(), metrics, guesser, SamplingConfig(), mode="greedy")
+    sequence = TokenSequence(prompt, N_VOCAB)
+    metrics = Recorder() if metrics is None else metrics
+    sampler = Greedy(n_alternatives=len(RANKS))
+    return DraftRequest(sequence, ending or make_ending(), metrics, sampler, SamplingConfig(), mode="greedy")
 
 
 def as_far_as(n_ahead: int) -> Lookahead:
@@ -69,7 +69,7 @@ def as_far_as(n_ahead: int) -> Lookahead:
 
 def make_queue() -> CandidateQueue:
     """An open queue for PROMPT."""
-    queue = CandidateQueue(Session(PROMPT, N_VOCAB), Metrics())
+    queue = CandidateQueue(TokenSequence(PROMPT, N_VOCAB), Recorder())
     queue.open()
     queue.allow(as_far_as(6))
     return queue
@@ -80,16 +80,16 @@ class Side:
 
     def __init__(self, *said: DraftUpdate) -> None:
         self.said, self.epoch = list(said), 0
-        self.offers: list[tuple[int, Guess, int, float]] = []
+        self.offers: list[tuple[int, Candidate, int, float]] = []
 
     def begin(self) -> DraftUpdate:
         update = self.said.pop(0) if self.said else DraftUpdate(self.epoch, [])
         self.epoch = update.epoch
         return update
 
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+    def publish(self, epoch: int, position: int, candidate: Candidate, n_tokens: int, seconds: float) -> bool:
         assert epoch == self.epoch
-        self.offers.append((position, guess, n_tokens, seconds))
+        self.offers.append((position, candidate, n_tokens, seconds))
         return True
 
 
@@ -125,7 +125,7 @@ def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock | None 
     """A draft that takes part in a text after PROMPT."""
     made = Unthreaded(Cache(draft), policy or Eager(4, 6))
     made.threads = THREADS
-    made.begin(make_request(metrics=Metrics(clock or WatchedClock())))
+    made.begin(make_request(metrics=Recorder(clock or WatchedClock())))
     return made
 
 
@@ -166,8 +166,8 @@ class Writing(Generation):
     ) -> None:
         if isinstance(draft, FakeContext):
             draft = LocalDraft(Cache(draft), policy or Eager(4, 6))
-        self.metrics, self.local = Metrics(), draft
-        request, sources = make_request(ending, prompt, self.metrics), Sources(draft, remote)
+        self.metrics, self.local = Recorder(), draft
+        request, sources = make_request(ending, prompt, self.metrics), Proposers(draft, remote)
         super().__init__(
             target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0)
         )
@@ -199,7 +199,7 @@ def take(draft: Draft, n_room: int = 100) -> tuple[int, ...]:
     while (decision := draft.policy.decide(n_room, drafted := draft.propose())).wait_s is not None:
         draft.more(decision.wait_s)
     draft.verifies(decision.n_verify)
-    return tuple(guess.token for guess in drafted.guesses[: decision.n_verify])
+    return tuple(candidate.token for candidate in drafted.candidates[: decision.n_verify])
 
 
 def draft_threads() -> list[threading.Thread]:

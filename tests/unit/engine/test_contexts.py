@@ -11,7 +11,7 @@ import pytest
 from duo.config import ThreadConfig
 from duo.engine.contexts import time_draft, warm_up
 from duo.errors import DecodeError
-from duo.spec.policy import Policy
+from duo.speculation.policy import Policy
 from tests.fakes import FakeContext
 
 CPU = frozenset({"CPU"})

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from duo.config import LARGE_BATCH
 from duo.engine.decoder import Cache, kept_exactly
-from duo.spec.types import TokenLogprobs
+from duo.speculation.types import TokenLogprobs
 from tests.fakes import FakeContext
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from duo.engine.drafter import Drafter, DraftUpdate, Probe
-from duo.engine.metrics import Metrics
+from duo.engine.recorder import Recorder
 from duo.errors import DecodeAborted
-from duo.spec.sampling import Greedy
-from duo.spec.schedule import Schedule
-from duo.spec.types import Guess
+from duo.speculation.sampling import Greedy
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Side, begun, make_queue
 
@@ -49,7 +49,7 @@ def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong_or_cancels_i
 def test_what_the_cache_holds_of_the_text_is_not_decoded_again(cached: list[int], batches: list[int]) -> None:
     context = FakeContext()
     context.decode(cached)
-    drafter = Drafter(context, make_queue(), Greedy(), N_VOCAB, Metrics(), cached)
+    drafter = Drafter(context, make_queue(), Greedy(), N_VOCAB, Recorder(), cached)
     assert drafter.step()
     assert context.batches == batches
     assert drafter.end() == context.tokens == PROMPT
@@ -71,7 +71,7 @@ class Probed:
 
     def write(self, n: int) -> None:
         """The target writes `n` more tokens."""
-        done = len(self.draft._session.accepted) - len(PROMPT)
+        done = len(self.draft._sequence.accepted) - len(PROMPT)
         self.draft.commit(TEXT[done : done + n] if n > 0 else [], None)
 
     def probe(self, n_tokens: int = 64) -> Probe:
@@ -82,17 +82,17 @@ class Probed:
 
     def expected(self, n: int) -> list[tuple[float, bool]]:
         """What after_the_last scores for the last `n` tokens."""
-        text = self.draft._session.accepted
+        text = self.draft._sequence.accepted
         return [(5.0, after_the_last([before]) == right) for before, right in list(pairwise(text))[-n:]]
 
     def continues(self) -> None:
         """The next candidates are those of a draft that has read everything."""
-        text, expected = self.draft._session.accepted, list[int]()
+        text, expected = self.draft._sequence.accepted, list[int]()
         for _ in range(3):
             assert self.draft.drafter.step()
             expected.append(self.context.choose(text + expected))
         self.draft.commit((), None)
-        assert [guess.token for guess in self.draft._session.pending[:3]] == expected
+        assert [candidate.token for candidate in self.draft._sequence.pending[:3]] == expected
         assert self.context.tokens == text + expected[:2]
 
 
@@ -134,8 +134,8 @@ def test_a_text_that_tells_nothing_is_not_read(n_vocab: int, n: int, n_drafted: 
 # A draft with another vocabulary
 
 
-def longer(*_: object) -> Guess:
-    return Guess(7, 1.0)
+def longer(*_: object) -> Candidate:
+    return Candidate(7, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ def longer(*_: object) -> Guess:
     ids=["what was told earlier", "the last token, by a longer one"],
 )
 def test_tokens_are_replaced(
-    said: list[Any], guesses: list[tuple[int, int]], tokens: list[int], batches: list[int]
+    said: list[Any], candidates: list[tuple[int, int]], tokens: list[int], batches: list[int]
 ) -> None:
     context, side = FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB), Side(*(DraftUpdate(*one) for one in said))
-    drafter = Drafter(context, side, Greedy(), N_VOCAB, Metrics())
+    drafter = Drafter(context, side, Greedy(), N_VOCAB, Recorder())
     for _ in said:
         drafter.step()
         assert drafter.end() == context.tokens, "a later text relies on it"
-    assert [(position, guess.token) for position, guess, *_ in side.offers] == guesses
+    assert [(position, candidate.token) for position, candidate, *_ in side.offers] == candidates
     assert (context.tokens, context.batches) == (tokens, batches)

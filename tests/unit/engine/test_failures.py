@@ -7,8 +7,8 @@ import llama_cpp
 import pytest
 
 from duo import Engine, load
+from duo.engine.model_pair import ModelPair
 from duo.engine.request import generation_config
-from duo.engine.slot import Slot
 from duo.errors import ModelError
 from duo.llama.context import Context
 from duo.server.lead_server import Lead
@@ -38,25 +38,25 @@ def expected(engine: Engine) -> tuple[int, ...]:
     return write(engine)
 
 
-def fewer_than_there_are(slot: Slot) -> None:
+def fewer_than_there_are(slot: ModelPair) -> None:
     assert slot.target_cache is not None
     context: Any = slot.target_cache.context
     context._past[0] -= 30
 
 
-def others_than_there_are(slot: Slot) -> None:
+def others_than_there_are(slot: ModelPair) -> None:
     memory = llama_cpp.llama_get_memory(slot._contexts[0].pointer)
     llama_cpp.llama_memory_seq_add(memory, 0, 0, -1, 7)
 
 
-def none_of_those_there_are(slot: Slot) -> None:
+def none_of_those_there_are(slot: ModelPair) -> None:
     others_than_there_are(slot)
     slot._contexts[0]._past[0] = 0
 
 
 @pytest.mark.parametrize("spoil", [fewer_than_there_are, others_than_there_are, none_of_those_there_are])
 def test_a_context_that_holds_something_else_is_cleared(
-    engine: Engine, expected: tuple[int, ...], spoil: Callable[[Slot], None], caplog: pytest.LogCaptureFixture
+    engine: Engine, expected: tuple[int, ...], spoil: Callable[[ModelPair], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.call(spoil)
     assert write(engine) == expected

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from duo.engine.draft import Draft
-from duo.engine.generation import Sources
+from duo.engine.generation import Proposers
+from duo.engine.proposers import Draft
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
-from duo.spec.policy import StepCost
-from duo.spec.schedule import Schedule
-from duo.spec.types import Step
+from duo.speculation.policy import StepCost
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_request, run
 
@@ -166,8 +166,8 @@ def test_of_two_drafts_the_one_with_the_higher_forecast_is_used(
 ) -> None:
     drafts = {"draft": Priced(now, n_tokens), "layer": Priced(layer)}
     request = make_request(make_ending(-1 if n_room is None else n_room), PROMPT * 40)
-    assert Sources(drafts["draft"], layer=drafts["layer"]).choose(drafts["draft"], request) is drafts[used]
-    assert Sources(drafts["layer"], layer=drafts["draft"]).choose(drafts["draft"], request) is drafts[used]
+    assert Proposers(drafts["draft"], layer=drafts["layer"]).choose(drafts["draft"], request) is drafts[used]
+    assert Proposers(drafts["layer"], layer=drafts["draft"]).choose(drafts["draft"], request) is drafts[used]
 
 
 @pytest.mark.parametrize(
@@ -178,5 +178,5 @@ def test_a_text_begins_with_a_draft_that_is_not_known_or_the_better_one(
     draft: float | None, layer: float | None, used: str
 ) -> None:
     drafts = {"draft": Priced(draft), "layer": Priced(layer)}
-    sources = Sources(drafts["draft"], layer=drafts["layer"])
+    sources = Proposers(drafts["draft"], layer=drafts["layer"])
     assert sources.choose(sources.alone, make_request(make_ending(100))) is drafts[used]

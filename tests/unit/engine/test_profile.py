@@ -10,8 +10,8 @@ from duo.config import EngineConfig, ModelConfig
 from duo.engine import profile
 from duo.engine.profile import ProfileRecorder, find_profile
 from duo.llama.build import versions
-from duo.spec.policy import Policy, StepCost
-from duo.spec.policy_state import PolicyState
+from duo.speculation.policy import Policy, StepCost
+from duo.speculation.policy_state import PolicyState
 
 CONFIG = EngineConfig()
 

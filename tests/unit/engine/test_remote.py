@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.engine.draft import DraftRequest
-from duo.engine.queue import Drafted
-from duo.link.remote_drafts import RemoteDraft, RemoteDrafts, RemoteQueue
-from duo.spec.policy import Policy
-from duo.spec.types import Guess
+from duo.engine.async_draft import Drafted
+from duo.engine.proposers import DraftRequest
+from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.speculation.policy import Policy
+from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, run
 
@@ -40,7 +40,7 @@ class FarEnd(RemoteDraft):
         drafted = list(self._known)
         for _ in range(n if self._may_draft else 0):
             token = self._choose(drafted)
-            self._text[1].offer(self._epoch, len(drafted), Guess(token, 1.0), len(self._known), Drafted(1, 1e-5))
+            self._text[1].offer(self._epoch, len(drafted), Candidate(token, 1.0), len(self._known), Drafted(1, 1e-5))
             drafted.append(token)
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from duo.engine.decoder import Cache
 from duo.engine.drafter import DraftUpdate
-from duo.engine.metrics import Metrics
+from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
-from duo.spec.sampling import Greedy
-from duo.spec.schedule import Schedule
-from duo.spec.translation import Translator
-from duo.spec.types import Guess
+from duo.speculation.sampling import Greedy
+from duo.speculation.schedule import Schedule
+from duo.speculation.translation import Translator
+from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, FakeContext, Scripted, text_after
 from tests.tokenizers import Words
 from tests.unit.engine.helpers import PROMPT, Side, Unthreaded, Writing, make_ending, run
@@ -34,7 +34,7 @@ class ToyTranslation(Translation):
     def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
         return list(DRAFT_PROMPT), Translator(TARGET, DRAFT, len(text), DRAFT_PROMPT)
 
-    def guesser(self, *, ends: bool) -> Greedy:
+    def sampler(self, *, ends: bool) -> Greedy:
         return Greedy(() if ends else (DRAFT.end,))
 
 
@@ -68,15 +68,15 @@ def test_the_schedule_changes_at_any_step(
 
 def translated(side: Side) -> TranslatedTarget:
     translator = Translator(TARGET, DRAFT, len(PROMPT), DRAFT_PROMPT)
-    return TranslatedTarget(side, translator, Metrics(), tentative=lambda: True)
+    return TranslatedTarget(side, translator, Recorder(), tentative=lambda: True)
 
 
 def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -> None:
     side = Side(DraftUpdate(0, PROMPT))
     made = translated(side)
     made.begin()
-    made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
-    assert [TARGET.piece(guess.token) for _, guess, *_ in side.offers] == [b"aba", b"b"]
+    made.publish(0, 2, Candidate(DRAFT.of("abab")[0], 1.0), 1, 0.5)
+    assert [TARGET.piece(candidate.token) for _, candidate, *_ in side.offers] == [b"aba", b"b"]
     side.said.append(DraftUpdate(1, TARGET.of("ab")))
     side.offers.clear()
     assert made.begin()[:4] == (0, [], 0, None)
@@ -94,7 +94,7 @@ def test_a_token_that_the_target_split_becomes_a_longer_one() -> None:
     logits[b], logits[longer], logits[DRAFT.of("a")] = 2.0, 1.0, 7.0
     assert found.longer(logits, b) is None, "it is less likely"
     logits[longer] = 3.5
-    guess = found.longer(logits, b)
-    assert guess == Guess(longer, 1.5)
-    made.publish(0, 3, guess, 1, 0.5)
+    candidate = found.longer(logits, b)
+    assert candidate == Candidate(longer, 1.5)
+    made.publish(0, 3, candidate, 1, 0.5)
     assert [TARGET.piece(one.token) for _, one, *_ in side.offers] == [b"\n"]

@@ -20,7 +20,7 @@ def test_a_function_of_a_module_gets_the_arguments(tmp_path: Path) -> None:
 def test_in_an_archive_the_program_is_duo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "executable", "/opt/duo/duo")
-    assert child.call("duo.link.process", "{}") == ["/opt/duo/duo", "--call", "duo.link.process:main", "{}"]
+    assert child.call("duo.remote.process", "{}") == ["/opt/duo/duo", "--call", "duo.remote.process:main", "{}"]
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(BusyError, match="not known where"):
-        child.call("duo.link.process")
+        child.call("duo.remote.process")

@@ -22,7 +22,7 @@ def texts(n: int) -> list[bytes]:
 def model(tokens: Sequence[bytes], **changes: Any) -> Any:
     """What a fingerprint asks of a model with this vocabulary."""
     facts = {"vocab_type": 2, "bos": 1, "eos": 2, "adds_bos": True, "adds_eos": False} | changes
-    return SimpleNamespace(head=SimpleNamespace(tokens=tokens), n_vocab=len(tokens), **facts)
+    return SimpleNamespace(header=SimpleNamespace(tokens=tokens), n_vocab=len(tokens), **facts)
 
 
 WORDS = model(texts(300))

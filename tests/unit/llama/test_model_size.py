@@ -17,7 +17,7 @@ from duo.config import ContextConfig, ModelConfig
 from duo.llama.model import Model
 from duo.llama.model_size import ModelSize, model_size
 from tests.gguf_files import N_EMBD, N_FF, WORDS, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
-from tests.gguf_head import Head, Key, Tensor
+from tests.gguf_header import GgufHeader, Key, Tensor
 
 F32, MIB = 4, 1 << 20
 N_VOCAB = 259 + len(WORDS)  # of the tiny llama
@@ -160,7 +160,7 @@ def header(path: Path, shape: Shape, quantization: str) -> Path:
         *(Key(f"{shape.architecture}.{name}".encode(), int(Kind.UINT32), n) for name, n in numbers.items()),
         Key(b"tokenizer.ggml.tokens", int(Kind.STRING), [b""] * shape.n_vocab, array=True),
     ]
-    return Head(keys, tensors, b"").write(path)
+    return GgufHeader(keys, tensors, b"").write(path)
 
 
 def _tensors(shape: Shape, quantization: str) -> Iterator[tuple[str, list[int], Type]]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from duo.llama.grammar_process import TOKEN
-from duo.spec import filters
-from duo.spec.types import Logits, TokenIds
+from duo.speculation import filters
+from duo.speculation.types import Logits, TokenIds
 
 
 def random_logits(seed: int, n: int) -> Logits:

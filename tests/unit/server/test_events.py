@@ -11,13 +11,13 @@ import httpx
 import pytest
 from httpx_sse import EventSource
 
-from duo.link.connection import Limits
-from duo.link.remote_drafts import RemoteDraft
+from duo.http.listener import Limits
+from duo.remote.drafts import RemoteDraft
 from duo.server import events
 from duo.server.events import TextReader
 from duo.server.lead_server import Lead
-from duo.spec.policy import Policy
-from duo.spec.schedule import Change, Schedule
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import Change, Schedule
 from tests.raw_http import connect, read_to_the_end
 from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedModel, ScriptedSlot
 from tests.serving import PATIENCE_S, assert_error, wait_until

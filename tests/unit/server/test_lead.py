@@ -12,7 +12,7 @@ from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.server.lead_server import Lead
-from duo.spec.types import Step
+from duo.speculation.types import Step
 from tests.scripted import N_STEP, TEXT, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.conftest import client_of, metrics_of
@@ -24,7 +24,7 @@ def write(client: TestClient) -> Any:
     return client.post("/v1/completions", json={"prompt": "a"})
 
 
-# CORS and keys, of which tests/unit/link/test_guard.py has the rules
+# CORS and keys, of which tests/unit/http/test_guard.py has the rules
 
 
 def test_pages_of_allowed_origins_may_ask(make_lead: MakeLead) -> None:
@@ -100,7 +100,7 @@ def test_a_fault_of_the_server_is_logged_and_answered(
     assert "internal error at /v1/models" in caplog.text
 
 
-# Metrics, as Prometheus reads them
+# Recorder, as Prometheus reads them
 
 
 def test_a_text_is_counted(client: TestClient) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.chat.parser import AnswerFormat, AnswerParser, Part
 from duo.llama.chat_template import THOUGHTS
-from duo.server.answer_parser import AnswerFormat, AnswerParser, Part
 
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 TOOLS = AnswerFormat(has_tools=True)

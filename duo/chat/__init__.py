@@ -1,0 +1,1 @@
+"""Chats: templates, prompts and answers, for the command line and the server."""

@@ -1,0 +1,295 @@
+"""A draft that runs beside the target: CandidateQueue, which both threads share, and AsyncDraft, which proposes."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from duo.engine.drafter import DraftUpdate
+from duo.engine.proposers import Draft, DraftRequest
+from duo.engine.recorder import Recorder
+from duo.speculation.acceptance import Lookahead
+from duo.speculation.policy import Policy, StepCost
+from duo.speculation.schedule import Schedule
+from duo.speculation.sequence import TokenSequence
+from duo.speculation.types import Candidate, Origin, Outcome, Proposal
+
+
+class Decode(NamedTuple):
+    """A decode of the draft in progress."""
+
+    since: float  # its start
+    epoch: int
+    n_accepted: int  # tokens in the text at its start
+    position: int  # of the token that it makes on the chain
+    on_chain: bool = True  # whether it continues the draft's chain,
+    outcomes: frozenset[Outcome] = frozenset()  # and these
+
+    @property
+    def n_sequences(self) -> int:
+        """That it continues."""
+        return self.on_chain + len(self.outcomes)
+
+
+class Drafted(NamedTuple):
+    """What it took to draft a token, for the policy to learn from."""
+
+    n_tokens: int  # decoded to make it; 0: the time is not representative
+    seconds: float
+    n_sequences: int = 1  # decoded at once
+    latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
+    is_useful: bool = True  # whether the session has taken it, for a remote draft
+
+
+class State(NamedTuple):
+    """What the target's thread finds in the queue."""
+
+    drafted: list[Drafted]  # since it last looked
+    candidates: Sequence[Candidate]  # the pending candidates
+    may_draft: bool  # whether the draft may continue
+    decode: Decode | None  # None: it is idle
+    is_stale: bool  # whether that decode brings no candidate
+
+
+class CandidateQueue:
+    """Connects the target's thread with the one that drafts. It owns what is pending and what was prepared.
+
+    The lock protects the session's candidates and all fields; the condition is notified when one has changed. Nothing
+    is decided or learned under the lock.
+    """
+
+    def __init__(self, sequence: TokenSequence, metrics: Recorder) -> None:
+        self._sequence = sequence
+        self._metrics = metrics
+        self._now = metrics.clock.now
+        self._changed = metrics.clock.condition()
+        self._drafted: list[Drafted] = []  # not learned from yet
+        self._lookahead = Lookahead()
+        self._decode: Decode | None = None
+        self._n_told = 0  # accepted tokens that the draft has taken
+        self._n_verified = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
+        self._may_prepare = False  # whether the draft may find something to do besides its chain
+        self._is_open = False
+
+    def open(self) -> None:
+        """Let the draft begin."""
+        with self._changed:
+            self._is_open, self._decode, self._may_prepare = True, None, False
+
+    def close(self) -> None:
+        """Let the draft begin nothing more, and wake both sides. A second call does nothing."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+    def look(self) -> State:
+        """The pending candidates, and what the draft does."""
+        with self._changed:
+            decode, sequence = self._decode, self._sequence
+            is_stale = decode is not None and (
+                self._is_useless()
+                or (decode.epoch == sequence.epoch and not decode.on_chain)
+                or decode.position < len(sequence.accepted)
+            )
+            drafted, self._drafted = self._drafted, []
+            return State(drafted, tuple(sequence.pending), self._allows(), decode, is_stale)
+
+    def wait(self, n: int, seconds: float) -> bool:
+        """Wait until more than `n` candidates are pending. False if they are not within `seconds`, or it is closed."""
+        end = self._now() + seconds
+        with self._changed:
+            while self._is_open and len(self._sequence.pending) <= n and self._changed.wait(end - self._now()):
+                pass
+            return len(self._sequence.pending) > n
+
+    def verifies(self, n: int) -> None:
+        """The target verifies the first `n` candidates now."""
+        with self._changed:
+            if self._lookahead.n_branches:
+                self._n_verified, self._may_prepare = len(self._sequence.accepted) + n, True
+                self._changed.notify_all()
+
+    def commit(self, tokens: Sequence[int], n_verified: int) -> tuple[list[tuple[float, bool]], bool]:
+        """TokenSequence.commit(), and whether the draft's current decode is now of no use."""
+        with self._changed:
+            scores = self._sequence.commit(tokens, n_verified)
+            self._n_verified, self._may_prepare = 0, False
+            self._notify()
+            return scores, self._is_useless()
+
+    def allow(self, lookahead: Lookahead) -> None:
+        """Say how far the draft may run ahead."""
+        with self._changed:
+            self._lookahead = lookahead
+            if not lookahead.n_branches:
+                self._n_verified, self._may_prepare = 0, False
+            self._notify()
+
+    def wait_for_room(self) -> bool:
+        """Wait until the draft may continue. False once the queue is closed."""
+        with self._changed:
+            while self._is_open and not self._may_prepare and not self._allows():
+                self._changed.wait()
+            return self._is_open
+
+    def begin(self) -> DraftUpdate:
+        with self._changed:
+            sequence, n_told = self._sequence, self._n_told
+            self._n_told, self._may_prepare = len(sequence.accepted), False
+            self._decode = Decode(self._now(), sequence.epoch, self._n_told, self._n_told + len(sequence.pending))
+            chain = tuple(sequence.pending) if self._n_verified else ()
+            fresh, may_draft = sequence.accepted[n_told:], self._allows()
+            return DraftUpdate(sequence.epoch, fresh, 0, None, self._lookahead, self._n_verified, may_draft, chain)
+
+    def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
+        """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
+        with self._changed:
+            if self._decode is not None:
+                self._decode = self._decode._replace(outcomes=frozenset(outcomes), on_chain=on_chain)
+
+    def publish(
+        self,
+        epoch: int,
+        position: int,
+        candidate: Candidate | None,
+        n_tokens: int,
+        seconds: float,
+        branches: Iterable[tuple[Outcome, int, Candidate]] = (),
+        *,
+        more: bool = True,
+    ) -> bool:
+        """See TargetSide. `branches`: what the same decode made of these. `more`: there is more to do beside it."""
+        with self._changed:
+            sequence, decode = self._sequence, self._decode
+            for outcome, at, branch_candidate in branches:
+                sequence.prepare(epoch, outcome, at, branch_candidate)
+            is_useful = candidate is not None and sequence.offer(epoch, position, candidate)
+            more = is_useful or (more and epoch == sequence.epoch)
+            self._may_prepare = self._n_verified > 0 and (self._may_prepare or more)
+            self._decode = None
+            self._drafted.append(Drafted(n_tokens, seconds, decode.n_sequences if decode is not None else 1))
+            self._notify()
+            return is_useful
+
+    def rest(self) -> None:
+        """The draft has found nothing to do."""
+        with self._changed:
+            self._decode = None
+
+    def _notify(self) -> None:
+        self._metrics.pending(len(self._sequence.pending))
+        self._changed.notify_all()
+
+    def _allows(self) -> bool:
+        """Whether the draft may continue its chain."""
+        return self._is_open and self._lookahead.allows([candidate.confidence for candidate in self._sequence.pending])
+
+    def _is_useless(self) -> bool:
+        """Whether the draft's current decode is of no use. One that continues an outcome that came true is."""
+        decode, sequence = self._decode, self._sequence
+        if decode is None:
+            return False
+        if decode.epoch == sequence.epoch:
+            return not decode.on_chain and len(sequence.accepted) > decode.n_accepted
+        return decode.epoch != sequence.epoch - 1 or sequence.came_true not in decode.outcomes
+
+
+def is_looked_up(tokens: Sequence[int], cost: StepCost | None) -> bool:
+    """Whether the lookup found all but the last of these `tokens` of a step.
+
+    A draft predicts such tokens more often than others, on which alone it can gain: it is not judged by them.
+    """
+    return cost is not None and cost.source is Origin.LOOKUP and len(tokens) > 1
+
+
+class AsyncDraft(Draft):
+    """Base of drafts that deliver candidates through a queue."""
+
+    policy: Policy
+    _queue_type = CandidateQueue
+    _longest_wait_s = math.inf  # limit of the wait for candidates in one step
+    _is_remote = False  # a replay has a local draft with a latency instead
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self._n_proposed = 0
+        self._in_vain = False  # whether a wait in this step brought nothing
+        self._wait_ends: float | None = None  # in this step
+        self._connect(Recorder())
+
+    def begin(self, request: DraftRequest) -> None:
+        """See Proposer. The queue is replaced, so that nothing from an earlier text arrives."""
+        super().begin(request)
+        self._sequence.drop()
+        self._connect(request.metrics)
+        self._begin_step()
+
+    def _connect(self, metrics: Recorder) -> None:
+        self._metrics, self._now = metrics, metrics.clock.now
+        self._queue = self._queue_type(self._sequence, self._metrics)
+        self._lookahead = Lookahead()  # as the queue knows it
+
+    def _begin_step(self) -> None:
+        self._in_vain, self._wait_ends = False, None
+        if (lookahead := self.policy.lookahead()) != self._lookahead:
+            self._lookahead = lookahead
+            self._queue.allow(lookahead)
+
+    def propose(self) -> Proposal:
+        if self.policy.schedule is Schedule.OFF:
+            return Proposal()
+        state = self._look()
+        return Proposal(state.candidates, math.inf if self._in_vain else self._next_s(state))
+
+    def more(self, seconds: float) -> None:
+        now = self._now()
+        if self._wait_ends is None:
+            self._wait_ends = now + self._longest_wait_s
+        self._in_vain = not self._queue.wait(self._n_proposed, min(seconds, self._wait_ends - now))
+
+    def verifies(self, n: int) -> None:
+        self._queue.verifies(n)
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        self._look()
+        own = cost if cost is not None and cost.source is Origin.DRAFT else None
+        scores, is_useless = self._queue.commit(tokens, own.n_candidates if own is not None else 0)
+        if is_useless:
+            self._cancel()
+        # From here on the draft continues: to learn may take a while.
+        if not is_looked_up(tokens, cost):
+            self.policy.learn_scores(scores)
+        for position, rank, prepared in self._sequence.contradictions:
+            self.policy.calibration.add_rank(rank)
+            if own is not None and self._lookahead.n_branches:  # the draft could prepare for this verification
+                self._metrics.resolved(position, prepared)
+        if cost is not None:
+            self.policy.learn_step(len(tokens), cost)
+        self._begin_step()
+
+    def _look(self) -> State:
+        state = self._queue.look()
+        for drafted in state.drafted:
+            self._learn_drafted(drafted)
+        self._n_proposed = len(state.candidates)
+        return state
+
+    def _learn_drafted(self, drafted: Drafted) -> None:
+        self.policy.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
+
+    def _cancel(self) -> None:
+        """Abort the draft's current decode, which is of no use."""
+
+    def _next_s(self, state: State) -> float:
+        """Seconds until the next candidate is expected; infinity: never."""
+        costs, latency_s, decode = self.policy.costs, self.policy.latency_s, state.decode
+        if not costs.draft_s or not state.may_draft:
+            return math.inf
+        if decode is None:
+            return latency_s + costs.draft_s
+        decode_s = costs.draft_time(0.0, decode.n_sequences)
+        left_s = decode.since + decode_s - self._now()
+        if left_s < -(latency_s + decode_s):  # stalled
+            return math.inf
+        if state.is_stale and (latency_s or self._is_remote):  # it aborts that decode as soon as it is told
+            return latency_s + costs.draft_s
+        return max(left_s, 0.1 * costs.draft_s) + (costs.draft_s if state.is_stale else 0.0)

@@ -1,0 +1,350 @@
+"""ModelPair: the contexts of a target and its draft, and what belongs to them: threads, policy, lookup, profile."""
+
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
+from duo.engine.contexts import (
+    can_verify,
+    context_size,
+    draft_context,
+    head_context,
+    target_context,
+    time_draft,
+    warm_up,
+)
+from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
+from duo.engine.decoder import Cache
+from duo.engine.free_cores import CoresInUse
+from duo.engine.generation import ConnectedDrafts, Proposers
+from duo.engine.kv_store import KvStore, read_cache, write_cache
+from duo.engine.local_draft import LocalDraft
+from duo.engine.profile import ProfileRecorder
+from duo.engine.proposers import Draft, LookupProposer
+from duo.engine.translated import MORE_TOKENS, Translation
+from duo.errors import MemoryLimitError, ModelError, PromptError
+from duo.llama.build import CPU, versions
+from duo.llama.context import Context
+from duo.llama.gguf_header import n_mtp
+from duo.llama.model import Model
+from duo.models.profiles import Profile
+from duo.speculation.acceptance import N_DEPTHS
+from duo.speculation.policy import Policy, policy_for
+from duo.speculation.prompt_lookup import PromptLookup
+from duo.speculation.schedule import Schedule, schedules_of
+
+log = logging.getLogger("duo.engine")
+_MORE_BYTES = 2**28  # of a saved text, beside its cells: tokens, and the states of recurrent layers
+
+
+@dataclass(eq=False)
+class Layer:
+    """The MTP layer of a target that has a separate draft, too."""
+
+    policy: Policy
+    recorder: ProfileRecorder
+    profile: Profile | None
+    draft: LocalDraft | None = None  # once there are contexts
+
+
+class ModelPair:
+    """Makes the contexts of a pair, and larger ones when a text needs them. One thread calls it, except for abort()."""
+
+    def __init__(
+        self,
+        target: Model,
+        draft: Model | None,
+        config: EngineConfig,
+        remote: ConnectedDrafts | None = None,
+        profile: Profile | None = None,
+        translation: Translation | None = None,
+    ) -> None:
+        """`draft`: also the target itself, for its MTP layer. `profile`: of this pair. Raises UsageError.
+
+        `translation`: if the vocabularies differ.
+        """
+        kept = profile.load() if profile is not None else {}
+        self.profile = profile
+        self.target = target
+        self.draft_model = draft
+        self.translation = translation
+        self.config = config
+        self.drafting = config.drafting()
+        self.remote = remote
+        # According to the models: llama.cpp may still refuse to roll back their contexts.
+        self.uses_head = draft is not None and (draft is target or bool(draft.head_kind))
+        can_draft = draft is not None and (draft.can_roll_back or self.uses_head)
+        self.can_speculate = can_draft and not target.is_recurrent
+        target_on, draft_on = target.places, draft.places if draft is not None else ON_CPU
+        planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
+        self.threads = tuned_threads(planned, config, kept)
+        # The layers of an MTP target compute where the target does.
+        shares = draft is target or (draft is not None and (draft.shares_cache or n_mtp(draft.header) > 1))
+        is_forced = self.drafting.schedule != "auto" or self.threads.separate_devices
+        self.in_turns = self.uses_head and (shares or not is_forced)
+        is_async = Schedule.ASYNC in schedules_of(self.drafting) and not self.in_turns
+        check_threads(self.threads, concurrent=self.can_speculate and is_async)
+        on_cpu = CPU in target_on or (draft is not None and CPU in draft_on)
+        self.cores = CoresInUse(follows=on_cpu and follows_cores(config))
+        # Room for branches in the draft's context: none for a draft with another vocabulary.
+        n_branches = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
+        self.n_branches = n_branches if translation is None and is_async and not self.uses_head else 0
+        # Without a draft, only the lookup has candidates.
+        self._alone = policy_for(replace(self.drafting, schedule="off"))
+        self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
+        self.policy.restore_kept(kept.get("policy"))
+        n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
+        if self.can_speculate and CPU in draft_on:
+            n_busiest = max(n_busiest, sum(self.threads.concurrent))
+        self.recorder = ProfileRecorder(self.policy, n_busiest)
+        looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
+        self.lookup = PromptLookup() if looks_up else None
+        self.draft: LocalDraft | None = None
+        self.layer: Layer | None = None  # see add_layer()
+        self._n_busiest = n_busiest
+        self.n_ctx = 0  # of the contexts; 0: not made yet
+        self.is_usable = False  # whether there are contexts, and llama.cpp has not failed with them
+        self.is_largest = False  # whether they were made for a text of unknown length
+        self.target_cache: Cache | None = None
+        self.draft_cache: Cache | None = None
+        self.saved = KvStore(config.n_slots, config.cache_ram * 2**20 if config.cache_ram >= 0 else sys.maxsize)
+        self._contexts: list[Context] = []
+        self._lock = threading.Lock()  # protects the next
+        self._abort: Callable[[], None] = lambda: None  # ends what is being computed
+
+    def add_layer(self, profile: Profile | None) -> None:
+        """Let the MTP layer of the target draft, too, where it is faster; `profile`: of the target with it."""
+        drafting, depth = replace(self.drafting, branches=0), n_mtp(self.target.header)
+        policy = policy_for(
+            replace(drafting, n_max=min(depth, drafting.n_max)) if depth > 1 else drafting, (self.threads.target,),
+            in_turns=True, n_depths=N_DEPTHS, aborts=self.target.places == {CPU},
+        )  # fmt: skip
+        policy.restore_kept((profile.load() if profile is not None else {}).get("policy"))
+        self.layer = Layer(policy, ProfileRecorder(policy, self._n_busiest), profile)
+
+    @property
+    def draft_name(self) -> str | None:
+        """The file of the draft, for people; None: there is none."""
+        if self.draft_model is self.target:
+            return "its MTP layer"
+        return self.draft_model.path.name if self.draft_model is not None else None
+
+    def close(self) -> None:
+        """Free the contexts."""
+        for context in self._contexts:
+            context.close()
+        self._contexts.clear()
+        self.is_usable = False
+
+    def new_policy(self, drafting: DraftConfig) -> Policy:
+        """A new policy for the local draft."""
+        if self.uses_head and self.draft_model is not None and (depth := n_mtp(self.draft_model.header)) > 1:
+            drafting = replace(drafting, n_max=min(depth, drafting.n_max))
+        return policy_for(
+            drafting if self.n_branches else replace(drafting, branches=0),
+            self.threads.draft,
+            separate_devices=self.threads.separate_devices,
+            aborts=self.draft_model is None or self.draft_model.places == {CPU},
+            in_turns=self.in_turns,
+            n_depths=N_DEPTHS if self.uses_head else 1,
+        )
+
+    def new_draft(self, policy: Policy) -> LocalDraft:
+        """The local draft with another policy; its context must have been made by reserve()."""
+        assert self.draft_cache is not None
+        return LocalDraft(self.draft_cache, policy, self.translation, is_head=self.uses_head)
+
+    def sources(
+        self, draft: Draft | None = None, remote: ConnectedDrafts | None = None, *, lookup: bool = False
+    ) -> Proposers:
+        """What may propose candidates for a text; `lookup`: its own tokens, too. By default, the target is alone."""
+        layer = self.layer.draft if self.layer is not None and draft is self.draft else None
+        if self.lookup is None or not lookup:
+            return Proposers(draft, remote, layer=layer)
+        others = (LookupProposer(self.lookup, self.drafting.n_most),)
+        return Proposers(draft, remote, others, Draft(self._alone), layer)
+
+    def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
+        """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
+
+        Returns the seconds that this took, without the wait for a remote draft that is starting, which `stop` ends.
+        Raises PromptError, MemoryLimitError, ModelError or UsageError.
+        """
+        n_ctx = context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self.is_largest else 0)
+        if n_ctx <= self.n_ctx and self.is_usable:
+            return 0.0
+        n_ctx = max(n_ctx, self.n_ctx)
+        start = time.perf_counter()
+        self.close()
+        self.cores.begin()
+        threads = within(self.threads, self.cores.limit)  # those that leave other programs their cores
+        has_source = self.draft_model is not None or self.remote is not None or self.lookup is not None
+        n_max = self.drafting.n_max if has_source else 0
+        # Rows of a model that rolls back to earlier states need memory for these.
+        n_most = self.drafting.n_most if n_max and self.lookup is not None and self.target.can_roll_back else n_max
+        target = target_context(self.target, self.config, threads, n_ctx, n_most)
+        self._contexts.append(target)
+        draft: Context | None = None
+        if n_max and not can_verify(self.target, target, self.config, n_max):
+            self.remote, self.lookup, n_max = None, None, 0
+        elif n_max and self.draft_model is not None and self.uses_head:
+            draft = self._head_context(self.draft_model, threads, target)
+        elif n_max and self.draft_model is not None:
+            n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
+            draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
+        head = self._head_context(self.target, threads, target) if n_max and self.layer is not None else None
+        self._contexts += [context for context in (draft, head) if context is not None]
+        if self.config.warmup:
+            with self.watching():
+                self._warm_up(target, draft, head, n_max, threads, stop)
+        seconds = time.perf_counter() - start
+        if self.remote is not None:
+            self.remote.drafting = self.drafting
+            self.remote.ready(self.target, target, stop)
+        self.target_cache = Cache(target, exact=self.config.exact)
+        self.draft_cache = Cache(draft) if draft is not None else None
+        self.draft = self.new_draft(self.policy) if draft is not None else None
+        if self.layer is not None:
+            self.layer.draft = LocalDraft(Cache(head), self.layer.policy, is_head=True) if head is not None else None
+        self.is_largest = n_predict < 0 or (self.is_largest and n_ctx == self.n_ctx)
+        self.n_ctx, self.is_usable = n_ctx, True
+        return seconds
+
+    def _head_context(self, head: Model, threads: ThreadConfig, target: Context) -> Context | None:
+        """The head's context. If it is a layer of the target, which nobody has asked for, none where that fails."""
+        try:
+            return head_context(head, self.config, threads, target)
+        except (ModelError, MemoryLimitError) as error:
+            if head is not self.target:
+                raise
+            log.warning("the MTP layer is not used: %s", error)
+            return None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What is learned within is watched: see ProfileRecorder."""
+        with self.recorder.watching(), self.layer.recorder.watching() if self.layer is not None else nullcontext():
+            yield
+
+    def _warm_up(
+        self,
+        target: Context,
+        draft: Context | None,
+        head: Context | None,
+        n_max: int,
+        threads: ThreadConfig,
+        stop: threading.Event | None,
+    ) -> None:
+        """Warm up new contexts, unless `stop` is set, and measure the drafts."""
+        with self.computing(self._abort_contexts):
+            if stop is not None and stop.is_set():  # once it is set, all decodes are aborted
+                return
+            # Without a draft, only a text that repeats itself uses more sizes than these.
+            n_most = n_max if draft is not None or self.remote is not None else 1
+            warm_s = warm_up(target, self.target, n_most + 1, n_most + 1)
+            for policy in (self.policy, self._alone, *([self.layer.policy] if self.layer is not None else [])):
+                policy.learn_target_warmup(warm_s)
+            of_layer = head, self.target, self.layer.policy if self.layer is not None else self.policy
+            own = replace(threads, draft=(threads.target,))
+            for (context, model, policy), used in (((draft, self.draft_model, self.policy), threads), (of_layer, own)):
+                if context is not None and model is not None:
+                    warm_up(context, model, 2)
+                    policy.use_cores(self.cores.limit)
+                    time_draft(context, model, used, policy)
+
+    def reset(self) -> None:
+        """Empty the contexts, whatever is in them."""
+        for context in self._contexts:
+            context.reset()
+        for cache in self.caches:
+            cache.clear()
+
+    def forget(self) -> None:
+        """Clear the KV caches, and those that are saved."""
+        self.saved.clear()
+        for context in self._contexts:
+            context.rollback(0)
+
+    @property
+    def kept(self) -> list[int]:
+        """Tokens of the texts in the caches, by slot. From any thread."""
+        here = len(self.target_cache.tokens) if self.target_cache is not None else 0
+        sizes = {self.saved.here: here} | self.saved.sizes
+        return [sizes.get(slot, 0) for slot in range(self.config.n_slots)]
+
+    def save(self, slot: int, path: Path) -> tuple[int, int]:
+        """Write a text to a file; its tokens, and bytes. Raises PromptError or OSError."""
+        is_here = slot == self.saved.here and self.target_cache is not None
+        cache = self.target_cache.save() if is_here and self.target_cache else self.saved.at(slot)
+        if cache is None or cache.state is None:
+            raise PromptError(f"slot {slot} holds nothing that can be saved")
+        write_cache(path, cache, self._identity)
+        return len(cache.tokens), path.stat().st_size
+
+    def restore(self, slot: int, path: Path) -> tuple[int, int]:
+        """Put the text of a file into a slot and the contexts, for prompts that begin as it does. As save()."""
+        config, target = self.config.context(self.n_ctx, 1, 1, 0), self.caches[0]
+        n_most = _MORE_BYTES + 2 * sum(self.target.size.cache_bytes(config))
+        cache = read_cache(path, self._identity, n_most, self.n_ctx, self.target.n_vocab)
+        self.saved.change(self.caches, slot)
+        self.erase(slot)
+        target.load(cache)
+        if not target.tokens:
+            raise PromptError(f"{path.name} is damaged: llama.cpp cannot restore it")
+        return len(cache.tokens), path.stat().st_size
+
+    def erase(self, slot: int) -> int:
+        """Forget a text. Returns its tokens."""
+        n = self.kept[slot]
+        for cache in self.caches if slot == self.saved.here else []:
+            cache.clear()
+        self.saved.remove(slot)
+        return n
+
+    @property
+    def _identity(self) -> str:
+        """What a file of a text must match."""
+        types = f"{self.config.type_k} {self.config.type_v} {self.config.exact}"
+        return f"{self.target.description} {self.target.n_bytes} {versions()['llama.cpp']} {types}"
+
+    @property
+    def caches(self) -> list[Cache]:
+        """The target's, and those of local drafts."""
+        layer = self.layer.draft.cache if self.layer is not None and self.layer.draft is not None else None
+        return [cache for cache in (self.target_cache, self.draft_cache, layer) if cache is not None]
+
+    def attach(self, remote: ConnectedDrafts) -> None:
+        """Use remote drafts from now on; makes contexts for texts of unknown length."""
+        if self.remote is not remote:
+            self.close()
+            self.remote = remote
+        self.reserve(0, -1)
+
+    def abort(self) -> None:
+        """End what is being computed: see computing(). From any thread."""
+        with self._lock:
+            self._abort()
+
+    @contextmanager
+    def computing(self, abort: Callable[[], None]) -> Iterator[None]:
+        """Until the end of the `with` block, abort() calls `abort`, which may abort the contexts."""
+        with self._lock:
+            self._abort = abort
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._abort = lambda: None
+            for context in self._contexts:
+                context.resume()
+
+    def _abort_contexts(self) -> None:
+        for context in self._contexts:
+            context.abort()

@@ -1,0 +1,1 @@
+"""The listener of HTTP servers: its limits, and who may connect."""

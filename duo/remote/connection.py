@@ -1,0 +1,230 @@
+"""The WebSocket that remote drafts connect to: which may, and the lead's side of each connection."""
+
+import asyncio
+import hmac
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from duo.engine.async_draft import Drafted
+from duo.engine.proposers import DraftRequest
+from duo.errors import LinkError
+from duo.http.guard import ROUTE, Guard, allowed_hosts
+from duo.llama.fingerprint import Fingerprint, fingerprint_difference
+from duo.remote import messages
+from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.remote.messages import TRY_LATER, Begin, CandidateMessage, End, Hello, Message, Refused, Unable
+from duo.speculation.types import Candidate
+
+log = logging.getLogger("duo.remote")
+
+SPARE = 64  # messages that a draft may send beyond those that an order allows
+_MAX_CREDIT = 16384  # messages that it may send before the next order
+_MAX_CONFIDENCE = 50.0
+_FINAL = ("version", "token", "vocabulary")  # reasons that a draft is told; it does not connect again
+
+
+class ConnectionRejected(LinkError):
+    """The connection ends; `reason` is the label under which this is counted."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The conditions for a draft to connect."""
+
+    token: str | None = ""  # that drafts must send; empty: any; None: the lead accepts no drafts
+    is_own: bool = False  # for the lead's own process, however many drafts are connected
+    hello_s: float = 5.0  # for a draft to send its first message
+
+    def check(self, data: bytes, target: Fingerprint | None) -> Hello:
+        """Decode and check a draft's first message; `target` is None while it is loading. Raises ConnectionRejected."""
+        if (version := messages.other_version(data)) is not None:
+            versions = f"it uses protocol {version}, the lead {messages.VERSION}"
+            raise ConnectionRejected("version", f"{versions}: use the same version of duo")
+        hello = _decode(data)
+        if not isinstance(hello, Hello):
+            raise ConnectionRejected("garbage", "its first message is not a Hello")
+        if self.token is None:
+            raise ConnectionRejected("token", "the lead accepts no remote drafts: start it with a token for them")
+        if not hmac.compare_digest(hello.token.encode(), self.token.encode()) and self.token:
+            fault = "wrong" if hello.token else "missing"
+            raise ConnectionRejected("token", f"the token is {fault}: use the one that the lead was started with")
+        if target is None:
+            raise ConnectionRejected("loading", "the model is still loading")
+        if difference := fingerprint_difference(target, hello.vocabulary):
+            remedy = "start it with --vocab and a GGUF file that has the target's vocabulary"
+            raise ConnectionRejected("vocabulary", f"the draft does not match the target: {difference}: {remedy}")
+        return hello
+
+
+def draft_app(drafts: RemoteDrafts, admission: Admission, host: str) -> ASGIApp:
+    """An application with only this route, at the address `host`."""
+    return Guard(Starlette(routes=[draft_route(drafts, admission)]), allowed_hosts(host))
+
+
+def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
+    """The route that remote drafts connect to."""
+
+    async def serve(socket: WebSocket) -> None:
+        await socket.accept()
+        client = socket.client
+        peer = f"{client.host}:{client.port}" if client else "an unknown address"
+        try:
+            await _serve(socket, drafts, admission, peer)
+        except Exception:  # not the draft's fault, and the lead can continue
+            log.exception("internal error while serving the remote draft %s", peer)
+        with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have disconnected
+            await socket.close(TRY_LATER)
+
+    return WebSocketRoute(ROUTE, serve)
+
+
+async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> None:
+    """Serve a connection until it ends."""
+    try:
+        connection = await _greet(socket, drafts, admission, peer)
+    except ConnectionRejected as rejection:
+        drafts.count(f"refused: {rejection.reason}")
+        # While the model is loading, drafts keep trying.
+        level = logging.DEBUG if rejection.reason == "loading" else logging.INFO
+        log.log(level, "refused a draft at %s: %s", peer, rejection)
+        if rejection.reason in _FINAL:
+            with suppress(LinkError):
+                await _send(socket, Refused(str(rejection)))
+        return
+    draft, reason = connection.draft, "left"
+    tasks = [asyncio.create_task(work) for work in (connection.listen(), connection.give_orders())]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    except ConnectionRejected as rejection:
+        reason = rejection.reason
+        log.warning("draft %s: closing the connection: %s", draft.name, rejection)
+    except LinkError as error:  # it left, or does not read: uvicorn reports both alike
+        log.debug("draft %s: %s", draft.name, error)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        drafts.leave(draft, reason)
+        log.info("draft %s disconnected", draft.name)
+
+
+async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> "DraftConnection":
+    """Wait for the Hello, and answer it. Raises ConnectionRejected."""
+    try:
+        data = await asyncio.wait_for(socket.receive_bytes(), admission.hello_s)
+    except (asyncio.TimeoutError, WebSocketDisconnect):
+        raise ConnectionRejected("silence", "it sent no Hello") from None
+    hello = admission.check(data, drafts.target)
+    wake, model = asyncio.Event(), messages.printable(hello.model)
+    ring = partial(asyncio.get_running_loop().call_soon_threadsafe, wake.set)
+    draft = RemoteDraft(drafts, f"{model} at {peer}", model, ring)
+    if not drafts.join(draft, always=admission.is_own):
+        raise ConnectionRejected("too many", "too many drafts are connected")
+    log.info("draft %s connected", draft.name)
+    return DraftConnection(socket, drafts, draft, wake)
+
+
+def _decode(data: bytes) -> messages.FromDraft:
+    try:
+        return messages.from_draft(data)
+    except LinkError as error:
+        raise ConnectionRejected("garbage", str(error)) from None
+
+
+async def _send(socket: WebSocket, message: Message) -> None:
+    """Raises LinkError."""
+    try:
+        await socket.send_bytes(messages.encode(message))
+    except (WebSocketDisconnect, RuntimeError, OSError) as error:
+        raise LinkError(f"cannot send: {type(error).__name__}") from None
+
+
+@dataclass(slots=True)
+class DraftConnection:
+    """Gives orders to a draft, and takes its candidates."""
+
+    socket: WebSocket
+    drafts: RemoteDrafts
+    draft: RemoteDraft
+    wake: asyncio.Event  # set when there may be a new order
+    _begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin, until the End
+    _serial: int = 0
+    _credit: int = SPARE  # messages that it may send before the next order
+
+    async def listen(self) -> None:
+        """Handle what the draft sends until it disconnects. Raises ConnectionRejected."""
+        draft = self.draft
+        async for data in self.socket.iter_bytes():
+            message = _decode(data)
+            if isinstance(message, Hello):
+                raise ConnectionRejected("garbage", "it sent a second Hello")
+            draft.has_stalled = False
+            if draft.waiting_since is not None:
+                draft.waiting_since = time.perf_counter()
+            current = self._begun if message.serial == self._serial and draft.current is self._begun else None
+            if isinstance(message, CandidateMessage):
+                if current is None or not self._offer(message, *current):
+                    self.drafts.count("stale")
+            elif isinstance(message, Unable) and current is not None:
+                draft.is_unable = True
+                log.info("draft %s cannot draft for this text", draft.name)
+            self._credit -= 1
+            if self._credit < 0:
+                raise ConnectionRejected("flood", "it sends more messages than it was asked for")
+
+    def _offer(self, message: CandidateMessage, request: DraftRequest, queue: RemoteQueue) -> bool:
+        """Put a candidate into the queue. False if it is of no use."""
+        if message.token >= request.sequence.n_vocab:
+            raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
+        candidate = Candidate(message.token, min(max(message.confidence, 0.0), _MAX_CONFIDENCE))
+        drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6))
+        taken = queue.offer(message.epoch, message.position, candidate, message.n_known, drafted)
+        if not taken or not queue.may_draft:
+            self.wake.set()  # there is an order to send
+        return taken
+
+    async def give_orders(self) -> None:
+        """Send an order whenever there is something new. Slow readers get fewer, larger messages. Raises LinkError."""
+        await _send(self.socket, messages.Welcome(self.drafts.n_ctx))
+        while True:
+            if (message := self._next_message()) is not None:
+                await _send(self.socket, message)
+            await self.wake.wait()
+            self.wake.clear()
+
+    def _next_message(self) -> Message | None:
+        """The next order; None: the draft has to know nothing new."""
+        draft, current, begun = self.draft, self.draft.current, self._begun
+        if current is None:  # the text has ended, or another draft is in use
+            draft.waiting_since = self._begun = None
+            if begun is None:
+                return None
+            self._credit = max(self._credit, SPARE)
+            return End(self._serial)
+        request, queue = current
+        if (order := queue.order(self._serial + (current is not begun), draft.policy.latency_s)) is None:
+            return None
+        self._serial = order.serial
+        # It may answer each order with n_ahead candidates and one Alive per 16 tokens.
+        n_ahead = draft.policy.n_ahead
+        self._credit = min(self._credit + n_ahead + SPARE + len(order.tokens) // 16, _MAX_CREDIT)
+        draft.waiting_since = (draft.waiting_since or time.perf_counter()) if order.may_draft else None
+        if current is begun:
+            return order
+        self._begun = current
+        options = (request.sequence.n_vocab, n_ahead, request.sampling, list(request.banned))
+        return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft)

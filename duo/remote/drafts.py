@@ -1,0 +1,282 @@
+"""RemoteDrafts: the remote drafts that are connected, and the choice of the one in use; the queue of each."""
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from duo.config import EngineConfig
+from duo.engine.async_draft import AsyncDraft, CandidateQueue, Decode, Drafted
+from duo.engine.proposers import DraftRequest
+from duo.engine.statistics import StepRecord
+from duo.llama.context import Context
+from duo.llama.fingerprint import Fingerprint
+from duo.llama.model import Model
+from duo.remote.messages import Text
+from duo.speculation.policy import Policy, StepCost, policy_for
+from duo.speculation.policy_state import PolicyState
+from duo.speculation.schedule import Schedule
+from duo.speculation.types import Candidate, Origin
+
+log = logging.getLogger("duo.remote")
+
+MAX_DRAFTS = 16  # concurrent connections
+STALL_S = 5.0  # without a sign of life from a draft that may draft
+_MAX_LEARNED = 64  # models whose policy is kept
+
+
+class RemoteQueue(CandidateQueue):
+    """A queue whose candidates come through a connection: says what to send there, and takes what comes."""
+
+    _told = (0, False)  # epoch and may_draft of the last order
+    _ordered: float | None = None  # when the draft was told of this epoch, until its first token arrives
+
+    def order(self, serial: int, latency_s: float) -> Text | None:
+        """What to send to the draft now; None: nothing. Its first token of a new epoch begins `latency_s` later.
+
+        An idle draft is told nothing, and then all at once.
+        """
+        with self._changed:
+            accepted, position = self._sequence.accepted, self._n_told
+            epoch, may_draft = self._sequence.epoch, self._allows()
+            if not (may_draft or self._told[1]) or (self._told == (epoch, may_draft) and position == len(accepted)):
+                return None
+            self._told, self._n_told = (epoch, may_draft), len(accepted)
+            if may_draft and (self._decode is None or self._decode.epoch != epoch):
+                self._ordered = self._now()
+                self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
+            return Text(serial, epoch, position, accepted[position:], may_draft)
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether the draft may continue."""
+        with self._changed:
+            return self._allows()
+
+    def offer(self, epoch: int, position: int, candidate: Candidate, n_known: int, drafted: Drafted) -> bool:
+        """Take a token that was received, made with knowledge of `n_known` tokens. False if it is of no use.
+
+        Between two looks of the target's thread it takes as many as may be ahead, and about as many that are stale.
+        """
+        now = self._now()
+        with self._changed:
+            sequence, n_ahead = self._sequence, self._lookahead.n_ahead
+            if not self._is_open or epoch > sequence.epoch or n_known > len(sequence.accepted):
+                return False
+            if len(sequence.pending) >= n_ahead or len(self._drafted) >= 2 * n_ahead + 2:
+                return False
+            if epoch == sequence.epoch:
+                # It is already working on the next one.
+                self._decode = Decode(now, epoch, len(sequence.accepted), position + 1)
+                if self._ordered is not None:
+                    drafted = drafted._replace(latency_s=max(0.0, now - self._ordered - drafted.seconds))
+                    self._ordered = None
+            is_useful = sequence.offer(epoch, position, candidate, n_known)
+            self._drafted.append(drafted._replace(is_useful=is_useful))
+            self._notify()
+            return is_useful
+
+
+class RemoteDraft(AsyncDraft):
+    """A remote draft, for the target's thread; the queue and the fields below `current` are the connection's, too."""
+
+    _queue: RemoteQueue
+    _queue_type = RemoteQueue
+    _longest_wait_s = 0.1  # it may be slow for unknown reasons
+    _is_remote = True
+
+    def __init__(self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object]) -> None:
+        """`wake` lets the connection look for a new order."""
+        super().__init__(drafts.new_policy(model))
+        self.name, self.model = name, model
+        self.number = 0  # among all that have connected
+        # Candidates verified and accepted in earlier texts; the steps of this text, and its first with this draft.
+        # Replaced as a whole.
+        self._counted: tuple[int, int, Sequence[StepRecord], int] = (0, 0, (), 0)
+        self._drafts = drafts
+        self._wake = wake
+        self._drafted_until = 0.0
+        self.current: tuple[DraftRequest, RemoteQueue] | None = None  # the text to draft for; replaced as a whole
+        self.waiting_since: float | None = None  # its last sign of life, while it may draft
+        self.has_stalled = False  # since its last sign of life
+        self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it answers, and can draft for this text."""
+        since = self.waiting_since
+        late = since is not None and time.perf_counter() - since > STALL_S
+        return not (late or self.has_stalled or self.is_unable)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Its candidates that were verified, and those accepted, since it connected. From any thread."""
+        verified, accepted, steps, first = self._counted
+        own = [step for step in steps[first:] if step.source is Origin.DRAFT]
+        return verified + sum(step.n_candidates for step in own), accepted + sum(step.n_accepted for step in own)
+
+    def begin(self, request: DraftRequest) -> None:
+        super().begin(request)
+        request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
+        self._counted = (*self.counts, request.metrics.steps, len(request.metrics.steps))
+        self._queue.open()
+        self.current = request, self._queue
+        self._drafts.calls.put(self._wake)
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        super().commit(tokens, cost)
+        self._drafts.calls.put(self._wake)
+
+    def end(self) -> None:
+        if self.current is not None:
+            self._queue.close()
+            self._counted, self.current = (*self.counts, (), 0), None
+            self._drafts.calls.put(self._wake)
+            if self.policy.rate:
+                self._drafts.learn(self.model, self.policy.state())
+
+    def interrupt(self) -> None:
+        self._queue.close()
+
+    def _learn_drafted(self, drafted: Drafted) -> None:
+        if drafted.latency_s is not None:
+            self.policy.learn_latency(drafted.latency_s)
+        if self.policy.schedule is Schedule.ASYNC:
+            super()._learn_drafted(drafted)
+        if drafted.is_useful:  # an estimate of when it was drafted
+            now = self._now()
+            start = max(self._drafted_until, now - drafted.seconds)
+            self._metrics.drafted(start, now, drafted.n_tokens, "remote draft")
+            self._drafted_until = now
+
+
+class RemoteDrafts:
+    """One draft is in use; the others stand by in the order in which they connected.
+
+    Drafts connect and disconnect on the server's thread while the target's thread chooses one: the lock protects the
+    fields below it.
+    """
+
+    def __init__(self) -> None:
+        self.drafting = EngineConfig().drafting()
+        self.vocabulary: str | None = None  # of the drafts: see DraftStatistics
+        self.target: Fingerprint | None = None  # that drafts must match; None while the model is loading
+        self.n_ctx = 0  # of the target's context
+        self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
+        self.learned: dict[str, PolicyState] = {}  # by the draft's model; for the target's thread
+        # Made on another thread: if the target's thread woke the server's, it would release the GIL and wait until that
+        # one has handled the wake-up.
+        self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()  # of events
+        self._line: list[RemoteDraft] = []
+        self._active: RemoteDraft | None = None
+        self._last_used: RemoteDraft | None = None
+
+    @property
+    def connected(self) -> list[RemoteDraft]:
+        """The drafts that are connected, in the order in which they would be used."""
+        with self._lock:
+            return list(self._line)
+
+    @property
+    def latency_s(self) -> float:
+        """Round-trip time to the draft that was in use last, without the time to draft a token."""
+        with self._lock:
+            return self._last_used.policy.latency_s if self._last_used is not None else 0.0
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of events: joined, stalled, stale, and `dropped: ` and `refused: ` with a reason."""
+        with self._lock:
+            return self._counts.copy()
+
+    def count(self, event: str) -> None:
+        """Count an event."""
+        with self._lock:
+            self._counts[event] += 1
+
+    def new_policy(self, model: str) -> Policy:
+        """A policy for a draft of this model, with the values learned for it so far."""
+        policy = policy_for(self.drafting, remote=True)
+        policy.restore_kept(self.learned.get(model))
+        return policy
+
+    # The server's side
+
+    def join(self, draft: RemoteDraft, *, always: bool = False) -> bool:
+        """Add a draft. False if too many are connected; never with `always`."""
+        with self._lock:
+            if len(self._line) >= MAX_DRAFTS and not always:
+                return False
+            if not self._line:  # a daemon: it holds nothing that needs to be cleaned up at exit
+                threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
+            self._line.append(draft)
+            self._counts["joined"] += 1
+            draft.number = self._counts["joined"]
+            return True
+
+    def leave(self, draft: RemoteDraft, reason: str) -> None:
+        """Remove a draft that has disconnected, for whose candidates the target then waits no longer."""
+        with self._lock:
+            self._line.remove(draft)
+            self._counts[f"dropped: {reason}"] += 1
+            if not self._line:
+                self.calls.put(None)
+        if draft.current is not None:
+            draft.interrupt()
+
+    # The target's side: see duo.engine.generation.ConnectedDrafts
+
+    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
+        """Accept drafts from now on, and call `on_ready`. Raises what it raises."""
+        self.target, self.n_ctx = Fingerprint.of(target), context.n_ctx
+        self.on_ready(stop)
+
+    def begin(self) -> None:
+        """A text begins: all drafts may be used again."""
+        with self._lock:
+            for draft in self._line:
+                draft.is_unable = draft.is_given_up = False
+
+    def choose(self, *, has_other: bool) -> RemoteDraft | None:
+        """The draft to use: the previous one while it is usable, else the first in line that is.
+
+        One that does not pay is given up for this text: it is used only if there is no other one and no local draft
+        (`has_other`).
+        """
+        with self._lock:
+            before, line = self._active, self._line
+            if before is not None and before.current is not None and before.policy.prefers_target_alone:
+                before.is_given_up = True
+            usable = [draft for draft in line if draft.is_usable]
+            wanted = [draft for draft in usable if not draft.is_given_up] or ([] if has_other else usable)
+            active = self._active = before if before in wanted else next(iter(wanted), None)
+            late = new = None
+            if before in line and before not in usable:
+                line.append(line.pop(line.index(before)))
+                if not before.is_unable:
+                    late, before.has_stalled = before, True
+                    self._counts["stalled"] += 1
+            if active is not None and active is not self._last_used:
+                self._last_used = new = active
+        if late is not None:  # not under the lock: a terminal may be slow
+            log.info("draft %s does not answer", late.name)
+        if new is not None:
+            log.info("draft %s is in use", new.name)
+        return active
+
+    def learn(self, model: str, state: PolicyState) -> None:
+        """Keep the state of a policy for the next draft of this model."""
+        self.learned.pop(model, None)
+        if len(self.learned) >= _MAX_LEARNED:
+            del self.learned[next(iter(self.learned))]  # the one that was used least recently
+        self.learned[model] = state
+
+    def _make_calls(self) -> None:
+        for call in iter(self.calls.get, None):
+            with suppress(RuntimeError):  # the server has stopped
+                call()

@@ -1,0 +1,224 @@
+"""Schedules: how the two models share the machine, and the choice among them during a generation."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from duo.config import DraftConfig
+from duo.speculation.constants import DEFAULT
+
+
+class Schedule(str, Enum):
+    """How target and draft share the machine."""
+
+    ASYNC = "async"  # concurrently, each with its own threads
+    SYNC = "sync"  # sequentially, each with all threads
+    OFF = "off"  # the target alone, with all threads
+
+
+ASYNC, SYNC, OFF = ALL = tuple(Schedule)
+
+
+def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
+    """The schedules that a policy may choose from."""
+    return ALL if drafting.schedule == "auto" else (Schedule(drafting.schedule),)
+
+
+def fastest(rates: Mapping[Schedule, float]) -> Schedule:
+    """The schedule with the highest rate; the target alone if that is not clearly slower."""
+    best = max(rates, key=rates.__getitem__)
+    return best if rates[best] >= (1 + DEFAULT.least_gain) * rates[OFF] else OFF
+
+
+class RateEstimate(NamedTuple):
+    """A forecast of a schedule's rate in tokens/s."""
+
+    rate: float
+    low: float  # if all that is uncertain is one standard deviation worse
+    high: float  # or better
+
+
+RateEstimates = Mapping[Schedule, RateEstimate]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of schedule after `tokens` of the text."""
+
+    tokens: int
+    schedule: Schedule
+    reason: str
+
+
+class Budget:
+    """What exploration, and speculation that does not pay, may cost.
+
+    A credit in tokens' time of the target alone, `alone_s` seconds each (0 while unknown). A first text begins with
+    more of it than a later one. It grows by a share of the time and of what was gained, and shrinks by what was spent
+    and lost, compared with the target alone or, for the lookup, with doing without it.
+    """
+
+    def __init__(self, first: float, later: float) -> None:
+        """`first`, `later`: with how much a first and a later text begin."""
+        self._first, self._later = first, later
+        self.alone_s = 0.0
+        self.begin(None, is_first=True)
+
+    def begin(self, n_room: int | None, *, is_first: bool = False) -> None:
+        """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from others."""
+        self.is_first = is_first
+        most = math.inf if n_room is None else DEFAULT.share * n_room
+        self._credit = min(self._first if is_first else self._later, most)
+        self._extra = min(self._first, most) - self._credit  # if what is known turns out to be wrong
+        self._gained = self._elapsed = 0.0
+
+    def begin_again(self) -> None:
+        """What was known from earlier texts is wrong: this one counts as the first."""
+        self._credit, self._extra = self._credit + self._extra, 0.0
+
+    @property
+    def credit_s(self) -> float:
+        """Seconds that may be spent on exploration."""
+        return (self._credit + self._gained * (DEFAULT.gain_share if self._gained > 0 else 1.0)) * self.alone_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the text began."""
+        return self._elapsed * self.alone_s
+
+    def spend(self, seconds: float) -> None:
+        """Exploration took this long."""
+        self._credit -= seconds / self.alone_s if self.alone_s else 0.0
+
+    def step(self, seconds: float, gained_s: float, alone_s: float) -> None:
+        """A step took `seconds`, `gained_s` less than without what the budget is for."""
+        self.alone_s = alone_s
+        if alone_s:
+            self._elapsed += seconds / alone_s
+            share = DEFAULT.time_share if self._elapsed < DEFAULT.horizon else DEFAULT.late_share
+            self._credit += share * seconds / alone_s
+            self._gained += gained_s / alone_s
+
+
+class Chooser:
+    """Follows the schedule with the best forecast, and tries others where that pays; a budget pays for losses."""
+
+    def __init__(self, schedules: Sequence[Schedule], first: Schedule = OFF) -> None:
+        """Each text starts with the schedule `first` or, if that is not one of the `schedules`, the last of these."""
+        self._schedules = tuple(schedules)
+        self._first = first if first in schedules else schedules[-1]
+        self.budget = Budget(DEFAULT.first, DEFAULT.later)
+        self.begin(None, is_first=True)
+
+    def begin(self, n_room: int | None, *, is_first: bool) -> None:
+        """Start a text. See Budget."""
+        self.budget.begin(n_room, is_first=is_first)
+        self.allowed = self._schedules
+        self.now = self._first
+        self.changes: list[Change] = []
+        self.n_tokens = 0
+        self._n_steps = 0  # since the last change
+        self._next_review = DEFAULT.first_review  # at this number of steps
+        self._n_room = n_room
+        self._invested_s = 0.0  # prefill that should pay later
+        self._tried = {self.now}  # in this text
+
+    def step(self, n_tokens: int, seconds: float, alone_s: float, gained_s: float | None = None) -> bool:
+        """A step added `n_tokens`; `alone_s` is T(1), or 0. Whether review() is due.
+
+        `gained_s`: due to the draft, compared with the target alone; None: the draft had no part in it.
+        """
+        self.n_tokens += n_tokens
+        self._n_steps += 1
+        compares = gained_s is not None and self.now is not OFF and OFF in self.allowed and alone_s
+        self.budget.step(seconds, gained_s or 0.0 if compares else 0.0, alone_s)
+        is_short = compares and self._lacks_credit and self._n_steps % DEFAULT.first_review == 2
+        if self._n_steps < self._next_review and not is_short:
+            return False
+        self._next_review = min(2 * self._n_steps, self._n_steps + DEFAULT.review_steps)
+        return True
+
+    @property
+    def _lacks_credit(self) -> bool:
+        return self.budget.credit_s + self._invested_s < 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the schedule has not changed for a while, so that measured rates are typical."""
+        return self._n_steps >= 2 * DEFAULT.review_steps
+
+    def review(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule] = ()) -> None:
+        """Change to the schedule that the estimates favour, or to one that is worth a trial.
+
+        `entry_s`: seconds of prefill before the draft can start. `untried`: those of which little was ever measured.
+        """
+        if self.now is self._first is ASYNC and self.n_tokens < DEFAULT.review_steps:
+            return  # a draft with hardware of its own costs nothing while it is compared with the text
+        entry_s = entry_s if self.now is OFF else 0.0
+        best = max(self.allowed, key=lambda schedule: (estimates[schedule].rate, schedule is OFF))
+        here = estimates[self.now]
+        likely = here.low if self.now in untried else here.rate
+        may_end = self.now is not OFF and OFF in self.allowed
+        if best is not self.now and self._pays(best, estimates, entry_s, untried):
+            self._invested_s += 0.0 if best in untried else entry_s
+            self._change(best, f"{estimates[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
+        elif may_end and self._lacks_credit and likely < estimates[OFF].rate * (1 + DEFAULT.optimism):
+            self._change(OFF, "drafting has used up its credit")
+        elif best is self.now and (trial := self._worth_trying(estimates, entry_s, untried)):
+            low, high = estimates[trial][1:]
+            self._change(trial, f"a trial: {low:.1f} to {high:.1f} instead of {here.rate:.1f} tokens/s forecast")
+
+    def may_gain(self, estimates: RateEstimates) -> bool:
+        """Whether drafting may be faster than the target alone."""
+        least = estimates[OFF].high * (1 + DEFAULT.least_gain)
+        return any(estimates[schedule].high > least for schedule in self.allowed)
+
+    def give_up(self) -> None:
+        """The draft has ended: only schedule off remains."""
+        self.allowed = (OFF,)
+        if self.now is not OFF:
+            self._change(OFF, "the draft has ended")
+
+    def _pays(
+        self, schedule: Schedule, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]
+    ) -> bool:
+        """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
+        here, there = estimates[self.now].rate, estimates[schedule].rate
+        if schedule is OFF and there == here:
+            return True  # nothing is drafted, so that nothing is learned either
+        if schedule in untried and 2 * entry_s > self.budget.credit_s:
+            return False  # nothing would be left for the trial
+        least = here if schedule is OFF else here * (1 + DEFAULT.least_gain)
+        return there > least and self._room() * (1 / here - 1 / there) > entry_s
+
+    def _worth_trying(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
+        """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
+        here, found = estimates[self.now], list[tuple[float, Schedule]]()
+        for schedule in set(untried).intersection(self.allowed) - self._tried:
+            there = estimates[schedule]
+            cost = DEFAULT.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s * here.rate
+            value = self._gain(there, here) * (self._room() + DEFAULT.runs * DEFAULT.horizon) - cost
+            if value > 0 and cost <= self.budget.credit_s * here.rate:
+                found.append((value, schedule))
+        return max(found)[1] if found else None
+
+    def _gain(self, there: RateEstimate, here: RateEstimate) -> float:
+        """The expected gain of knowing whether `there` is faster, per token (Jones, Schonlau and Welch 1998)."""
+        # Costs are uncertain for both schedules alike, so that ratios are compared.
+        sd = max(abs(there.high / here.high - there.low / here.low), 1e-9) / 2
+        z = (there.rate / here.rate - 1 - DEFAULT.least_gain) / sd
+        chance = math.erfc(-z / math.sqrt(2)) / 2
+        return sd * (z * chance + math.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+
+    def _room(self) -> int:
+        """Tokens within which a change must pay."""
+        horizon = max(DEFAULT.horizon, self.n_tokens)
+        return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
+
+    def _change(self, schedule: Schedule, reason: str) -> None:
+        self.now = schedule
+        self._tried.add(schedule)
+        self._n_steps, self._next_review = 0, DEFAULT.first_review
+        self.changes.append(Change(self.n_tokens, schedule, reason))

@@ -1,0 +1,132 @@
+"""A remote draft in another process: DraftProcess on this machine, and a back of a run."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duo.config import ContextConfig, ModelConfig
+from duo.errors import UsageError
+from duo.llama.library import supports_rpc
+from duo.remote.drafts import RemoteDrafts
+from duo.remote.process import DraftPlan, DraftProcess
+from tests.command import ONE_EACH, SLOW_TARGET, gated_target
+from tests.gguf_files import tiny_llama, tiny_mamba
+from tests.serving import BackProcess, RpcServer, Served, wait_until
+from tests.unit.cli import runner
+
+needs_rpc = pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
+WORDS = "th ca sa on ma an do ra t e s d g n"
+TEXT = ("-p", "the cat sat on", "-n", "64", "--ignore-eos", "--exact", "--schedule", "async", *ONE_EACH)
+
+
+def process_of(model: Path, **options: Any) -> DraftProcess:
+    plan = DraftPlan(ModelConfig(model, **options), ContextConfig(32, 1, 1))
+    return DraftProcess("the draft", plan, RemoteDrafts())
+
+
+def test_modules_in_the_current_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("secrets", "socket", "duo"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
+    monkeypatch.chdir(tmp_path)
+    with process_of(tmp_path / "none.gguf") as process:
+        process.start(None)
+        wait_until(lambda: "the draft: " in caplog.text)
+    assert "imported from the current directory" not in caplog.text
+    assert "none.gguf" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"), [(("GPU99",), r"the draft: .*GPU99"), ((), r"recurrent\.gguf cannot roll back its cache")]
+)
+def test_options_that_the_process_rejects_raise_usage_errors(
+    tmp_path: Path, devices: tuple[str, ...], said: str
+) -> None:
+    model = tiny_mamba(tmp_path / "recurrent.gguf")
+    with process_of(model, n_gpu_layers=0, devices=devices) as process, pytest.raises(UsageError, match=said):
+        process.start(None)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'no room' >&2; exit 3", "no room"),
+        ("exit 3", "its process exited with status 3"),
+        ("echo '[40, \"no luck\"]'; echo bye; exit 1", "no luck"),
+    ],
+)
+def test_why_the_process_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, script: str, reason: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))  # run in place of Python
+    with process_of(Path("none.gguf")) as process:
+        process.start(None)
+        wait_until(lambda: f"the draft: {reason}; the target continues alone" in caplog.text)
+
+
+@needs_rpc
+def test_a_process_that_is_killed_is_restarted_and_the_text_is_the_same(tmp_path: Path) -> None:
+    target, draft = tiny_llama(tmp_path / "target.gguf", depth=0.05), tiny_llama(tmp_path / "draft.gguf", depth=0.02)
+    with RpcServer() as server:
+        options = ("-m", target, "-md", draft, *TEXT, "-n", "400", "--rpc", server.name)
+        with Served(*options, before="from tests.child import slow_target; slow_target(seconds=0.2)") as run:
+            wait_until(lambda: len(run.stdout) > 20)
+            run.send_to_children(signal.SIGKILL)
+            run.wait_for("its process exited with status -9; the target continues alone until the draft has restarted")
+            run.wait_for("connected again")
+            run.send(signal.SIGINT)
+            assert run.finish() == 130
+    plain = runner.duo("-m", target, *TEXT, "-n", "400")
+    assert plain.status == 0, plain.stderr
+    assert plain.stdout.startswith(run.stdout.rstrip(b"\n"))
+
+
+@pytest.fixture
+def other_pair(tmp_path: Path) -> tuple[Path, Path]:
+    """A target, and a draft with another vocabulary."""
+    words = tuple(f"▁{word}" for word in WORDS.split())
+    return tiny_llama(tmp_path / "target.gguf"), tiny_llama(tmp_path / "draft.gguf", words=words, add_bos=True)
+
+
+@needs_rpc
+def test_a_process_drafts_in_another_vocabulary(other_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    target, draft = other_pair
+    report = tmp_path / "report.json"
+    with RpcServer() as server:
+        options = ("-m", target, "-md", draft, *TEXT, "--rpc", server.name, "--json", report)
+        with Served(*options, before=SLOW_TARGET) as run:
+            assert run.finish() == 0
+    assert run.stdout == runner.duo("-m", target, *TEXT).stdout
+    found = json.loads(report.read_text())["draft"]
+    assert (found["vocabulary"], found["drafted"] > 0) == ("translated", True)
+
+
+def test_a_back_of_a_run_needs_the_vocabulary_of_the_target(other_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    target, draft = other_pair
+    plain, report = runner.duo("-m", target, *TEXT), tmp_path / "report.json"
+    options = ("-m", target, *TEXT, "--back-port", "0", "--back-host", "0.0.0.0", "--back-token", "secret")
+    with Served(*options, "--json", report, before=gated_target(tmp_path / "gate")) as run:
+        port = int(run.wait_for(r"at ws://\S+:(\d+)")[1])
+        with BackProcess(draft, port, "--token", "secret") as refused:
+            refused.wait_for("start it with --vocab and a GGUF file that has the target's vocabulary")
+            assert refused.finish() == 1
+        with BackProcess(draft, port, "--token", "secret", "--vocab", target) as back:
+            back.wait_for("connected to the lead")
+            (tmp_path / "gate").touch()
+            run.wait_for("draft .* is in use")
+            assert run.finish() == 0
+            back.wait_for("the lead disconnected")
+    assert run.stdout == plain.stdout
+    document = json.loads(report.read_text())
+    assert (document["draft"]["vocabulary"], document["draft"]["drafted"] > 0) == (None, True), "a back does not say"
+    assert document["policy"]["latency_ms"] >= 0
+    alone = runner.duo(*options)
+    assert (alone.status, alone.stdout) == (0, plain.stdout), "without a back it is a plain run"

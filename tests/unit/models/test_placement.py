@@ -1,0 +1,130 @@
+from collections.abc import Iterable
+from itertools import accumulate, combinations_with_replacement, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duo.models.placement import MARGIN, Footprint, Room, fill, place
+
+M = 1 << 20
+
+
+def footprint(n_layer: int, layer: int, cache: int, output: int, overhead: int) -> Footprint:
+    """Of equal layers; sizes in MiB."""
+    return Footprint((layer * M,) * n_layer, output * M, (cache * M,) * n_layer, overhead * M)
+
+
+TARGET = footprint(10, layer=900, cache=100, output=500, overhead=100)  # 10,600 MiB
+DRAFT = footprint(4, layer=180, cache=20, output=100, overhead=50)  # 950 MiB
+
+
+@pytest.mark.parametrize(
+    ("free", "asked", "target", "draft"),
+    [
+        ((0,), (None, None), (0,), (0,)),
+        ((149,), (None, None), (0,), (0,)),
+        ((150,), (None, None), (0,), (1,)),  # buffers and the draft's output layer
+        ((950,), (None, None), (0,), (5,)),  # the draft fits
+        ((1550,), (None, None), (1,), (5,)),  # and buffers and the target's output layer
+        ((2500,), (None, None), (2,), (4,)),  # one layer of the target is worth more than the last of the draft
+        ((5000,), (None, None), (4,), (5,)),
+        ((11_549,), (None, None), (11,), (4,)),
+        ((11_550,), (None, None), (11,), (5,)),  # everything
+        ((5000,), (4, None), (4,), (5,)),  # requested numbers are kept
+        ((5000,), (0, None), (0,), (5,)),
+        ((5000,), (-1, None), (11,), (0,)),  # too many: nothing is left
+        ((5000,), (None, 2), (5,), (2,)),
+        ((5000,), (None, -1), (4,), (5,)),
+        ((5000,), (2, 1), (2,), (1,)),
+        ((5000,), (-1, -1), (11,), (5,)),
+        ((10_600, 950), (None, None), (11, 0), (0, 5)),  # each has its own
+        ((11_550, 11_550), (None, None), (11, 0), (0, 5)),  # separate though either would hold both
+        ((5000, 950), (None, None), (5, 0), (0, 5)),
+        ((3000, 2000), (None, None), (2, 2), (3, 2)),  # parts of the draft between those of the target
+        ((10_000, 3000), (None, None), (9, 2), (0, 5)),  # the draft with the smaller part
+        ((1000, 1750), (None, None), (0, 2), (5, 0)),  # the draft in one piece, though the last device has some room
+        ((450, 550), (None, None), (0, 0), (2, 3)),  # only both together hold the draft
+    ],
+)
+def test_layers_of_both_models_on_the_same_devices(
+    free: tuple[int, ...], asked: tuple[int | None, int | None], target: tuple[int, ...], draft: tuple[int, ...]
+) -> None:
+    devices = [Room(name, MARGIN + size * M) for name, size in zip("AB", free, strict=False)]
+    for found, split in zip(place(TARGET, DRAFT, devices, devices, *asked), (target, draft), strict=True):
+        assert (found.tensor_split, found.n_gpu_layers) == (split, sum(split))
+
+
+# Properties
+
+SIZES = st.integers(0, 40)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Footprint:
+    layers = draw(st.lists(SIZES, min_size=1, max_size=6))
+    cache = draw(st.lists(SIZES, min_size=len(layers), max_size=len(layers)))
+    return Footprint(tuple(layers), draw(SIZES), tuple(cache), draw(SIZES), draw(SIZES))
+
+
+@st.composite
+def devices(draw: st.DrawFn, names: str = "ABC") -> list[Room]:
+    chosen = draw(st.lists(st.sampled_from(names), max_size=3, unique=True))
+    return [Room(name, MARGIN + draw(st.integers(0, 200))) for name in chosen]
+
+
+def taken(model: Footprint, counts: Iterable[int]) -> list[int]:
+    """Bytes on each device with so many of the last layers on it."""
+    sizes = [*(weights + cache for weights, cache in zip(model.layers, model.cache, strict=True)), model.output]
+    counts = list(counts)
+    buffers = model.overhead + (model.staging if sum(counts) < len(sizes) else 0)
+    ends = accumulate(counts, initial=len(sizes) - sum(counts))
+    return [sum(sizes[a:b]) + (buffers if a < b else 0) for a, b in pairwise(ends)]
+
+
+@given(models(), devices(), st.data())
+def test_fill_is_optimal_and_monotonic(model: Footprint, device: list[Room], data: st.DataObject) -> None:
+    """No other split holds more layers, and more room never holds fewer; a requested number is placed in any case."""
+    most = 0
+    for ends in combinations_with_replacement(range(len(model.layers) + 2), len(device)):
+        counts = [b - a for a, b in pairwise((0, *ends))]
+        used = taken(model, counts)
+        if all(size <= room.free_bytes - MARGIN for size, room in zip(used, device, strict=True)):
+            most = max(most, sum(counts))
+    layout = fill(model, device)
+    assert layout.n_gpu_layers == most == sum(layout.tensor_split)
+    assert list(layout.used) == taken(model, layout.tensor_split)
+    for n in (0, most // 2, -1):
+        asked = fill(model, device, n)
+        assert not device or asked.n_gpu_layers == (len(model.sizes) if n < 0 else n)
+        assert list(asked.used) == taken(model, asked.tensor_split)
+    more = [Room(room.name, room.free_bytes + data.draw(SIZES)) for room in device]
+    assert fill(model, more).n_gpu_layers >= most
+
+
+@given(models(), models(), devices("ABC"), devices("BCD"))
+def test_no_device_exceeds_its_room(
+    target: Footprint, draft: Footprint, target_rooms: list[Room], draft_rooms: list[Room]
+) -> None:
+    size = {room.name: room.free_bytes for room in (*target_rooms, *draft_rooms)}
+    target_rooms = [Room(room.name, size[room.name]) for room in target_rooms]
+    layouts = place(target, draft, target_rooms, draft_rooms)
+    used = dict.fromkeys(size, 0)
+    for model, own, layout in ((target, target_rooms, layouts[0]), (draft, draft_rooms, layouts[1])):
+        for room, n_bytes in zip(own, taken(model, layout.tensor_split), strict=True):
+            used[room.name] += n_bytes
+    assert all(n_bytes <= size[name] - MARGIN for name, n_bytes in used.items())
+
+
+@given(models(), devices(), st.one_of(st.none(), st.integers(0, 8)))
+def test_llama_cpp_splits_as_planned(model: Footprint, device: list[Room], n_layers: int | None) -> None:
+    """llama-model.cpp, load_tensors(): the device of a layer is found by an upper bound among float32 shares."""
+    layout = fill(model, device, n_layers)
+    if not layout.n_gpu_layers:
+        return
+    ends = np.cumsum(np.array(layout.tensor_split, np.float32))
+    ends /= ends[-1]
+    shares = np.arange(layout.n_gpu_layers, dtype=np.float32) / np.float32(layout.n_gpu_layers)
+    places = np.searchsorted(ends, shares, "right").tolist()
+    assert [places.count(i) for i in range(len(device))] == list(layout.tensor_split)
