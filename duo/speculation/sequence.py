@@ -1,4 +1,4 @@
-"""TokenSequence: the accepted tokens, and the candidates after them, which two threads share (engine/async_draft.py)."""
+"""TokenSequence: accepted tokens, and the candidates after them, which two threads share (engine/async_draft.py)."""
 
 from collections.abc import Sequence
 
