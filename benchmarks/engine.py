@@ -18,7 +18,7 @@ from duo.engine.recorder import Recorder
 from duo.speculation.policy import Policy
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import Greedy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Logits
 from duo.speculation.verify import Matching
 

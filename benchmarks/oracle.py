@@ -7,18 +7,31 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from benchmarks.virtual import MODE, NoisyPolicy, Replay, reading_s, recorded, replay
-from duo.speculation.pair import Machine
-from duo.speculation.policy import Policy
-from duo.speculation.policy_state import PolicyState
-from duo.speculation.schedule import ALL, Schedule
+from benchmarks.virtual import MODE, NoisyController, NoisyEstimates, Replay, reading_s, recorded, replay
+from duo.speculation.controller import TargetState
+from duo.speculation.draft_estimates import DraftState
+from duo.speculation.machine import Machine
+from duo.speculation.modes import ALL, Schedule
 
 N_MAX, N_AHEAD = 16, 32
 N_PROMPT = 40  # tokens
 OFF = "off"
 
+State = tuple[TargetState, DraftState]
 Text = tuple[tuple[float, bool], ...]  # of each prediction of the draft: its confidence, and whether it is right
+
+
+class Pair(NamedTuple):
+    """A target's controller, and what it knows of its draft."""
+
+    controller: NoisyController
+    draft: NoisyEstimates
+
+    def state(self) -> State:
+        """What was learned, as JSON types."""
+        return self.controller.state(), self.draft.state()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +46,37 @@ class Case:
     n_prompt: int = N_PROMPT
     seed: int = 0
 
-    def policy(
-        self, schedules: Sequence[Schedule] = ALL, state: PolicyState | None = None, branches: int | None = None
-    ) -> Policy:
-        """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
-        machine = self.machine
-        made = NoisyPolicy(
-            N_MAX, N_AHEAD, schedules, remote=machine.latency_s > 0, separate_devices=self.separate_devices,
-            branches=branches, aborts=machine.aborts,
+    def pair(
+        self, schedules: Sequence[Schedule] = ALL, state: State | None = None, branches: int | None = None
+    ) -> Pair:
+        """A controller that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
+        machine, controller = self.machine, NoisyController()
+        draft = NoisyEstimates(
+            controller.target, N_MAX, N_AHEAD, schedules, remote=machine.latency_s > 0,
+            separate_devices=self.separate_devices, branches=branches, aborts=machine.aborts, noise=controller.noise,
         )  # fmt: skip
         if state is not None:
-            made.restore(json.loads(json.dumps(state)))
-        return made
+            learned = json.loads(json.dumps(state))
+            if not (controller.restore(learned[0]) and draft.restore(learned[1])):
+                raise ValueError("what was learned cannot be restored")
+        return Pair(controller, draft)
 
-    def run(self, policy: Policy, text: Text, n_tokens: int, seed: int = 0) -> Replay:
+    def run(self, pair: Pair, text: Text, n_tokens: int, seed: int = 0) -> Replay:
         """Generate `text`. The disturbances are those of this case and `seed`."""
-        return replay(policy, self.machine, recorded(text), n_tokens, self.n_prompt, 1000 * self.seed + seed)
+        return replay(*pair, self.machine, recorded(text), n_tokens, self.n_prompt, 1000 * self.seed + seed)
 
-    def known(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = None) -> Policy:
-        """A policy with one schedule that knows all costs, and how often this text's candidates are accepted."""
-        made, machine = self.policy((schedule,), branches=branches), self.machine
-        made.begin(self.n_prompt, mode=MODE)
+    def known(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = None) -> Pair:
+        """A controller of one schedule that knows all costs, and how often this text's candidates are accepted."""
+        controller, draft = made = self.pair((schedule,), branches=branches)
+        controller.begin([draft], self.n_prompt, mode=MODE)
         scores = [text[i % len(text)] for i in range(n_tokens)]
-        made.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
-        made.learn_draft(N_PROMPT, N_PROMPT * machine.read_s)
-        made.learn_machine(machine)
+        draft.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
+        draft.learn_draft(N_PROMPT, N_PROMPT * self.machine.read_s)
+        self.machine.teach(draft)
         return made
 
     def forced(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = 0) -> Replay:
-        """A text with one schedule, by a policy that knows everything and measures exactly."""
+        """A text with one schedule, by a controller that knows everything and measures exactly."""
         exact = replace(self, machine=replace(self.machine, noise=0.0))
         return exact.run(exact.known(schedule, text, n_tokens, branches), text, n_tokens)
 

@@ -25,15 +25,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks import argument_parser, samples
-from benchmarks.oracle import N_MAX, OFF, Case, Text, best, late
+from benchmarks.oracle import N_MAX, OFF, Case, Pair, Text, best, late
 from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from duo.bench.results import Range
-from duo.cli.commands.plan import informed
+from duo.speculation.modes import Schedule, fastest
 from duo.speculation.constants import DEFAULT, PolicyConfig
-from duo.speculation.pair import Machine
-from duo.speculation.policy import Policy
-from duo.speculation.schedule import Schedule, fastest
+from duo.speculation.machine import Machine
+from duo.speculation.modes import Schedule, fastest
 
 N_SHORT = 16  # tokens of a short first text
 N_ADVICE_TOKENS = 2000  # of a text with a forced schedule: few enough for a minute, and enough to ignore its beginning
@@ -81,19 +80,19 @@ WRONG = {
 def judge(case: Case) -> Judged:
     found, lines, state = list[Run](), list[str](), None
     for i, text in enumerate(case.texts):
-        policy = case.policy(state=state)
-        found.append(compared(case, policy, text, N_TOKENS, i))
-        lines.append(details(i, found[-1], policy))
-        state = policy.state()
-    short = compared(case, case.policy(), case.texts[0], N_SHORT)
+        pair = case.pair(state=state)
+        found.append(compared(case, pair, text, N_TOKENS, i))
+        lines.append(details(i, found[-1], pair))
+        state = pair.state()
+    short = compared(case, case.pair(), case.texts[0], N_SHORT)
     wrong = {name: misled(case, profile) for name, profile in WRONG.items()}
     draft = case.machine.draft_s / case.machine.target_s[0]
     return Judged(case.name, draft, case.acceptance, tuple(found), short, wrong, tuple(lines))
 
 
-def compared(case: Case, policy: Policy, text: Text, n_tokens: int, seed: int = 0) -> Run:
+def compared(case: Case, pair: Pair, text: Text, n_tokens: int, seed: int = 0) -> Run:
     """A text relative to the best fixed setting and to the target alone."""
-    run, oracle = case.run(policy, text, n_tokens, seed), best(case, text, n_tokens)
+    run, oracle = case.run(pair, text, n_tokens, seed), best(case, text, n_tokens)
     return Run(oracle.setting, run.rate / oracle.rate, 1 / (run.rate * case.machine.target_s[0]))
 
 
@@ -105,19 +104,20 @@ def misled(case: Case, wrong: Wrong) -> float:
     )
     falsified, state = replace(case, machine=wrong.machine(case.machine)), None
     for seed, each in enumerate(learned):
-        policy = case.policy(state=state)
-        falsified.run(policy, each, N_TOKENS, seed)
-        state = policy.state()
-    run = case.run(case.policy(state=state), text, N_TOKENS, len(learned))
+        pair = case.pair(state=state)
+        falsified.run(pair, each, N_TOKENS, seed)
+        state = pair.state()
+    run = case.run(case.pair(state=state), text, N_TOKENS, len(learned))
     return late(run, N_TOKENS // 2) / best(case, text, N_TOKENS).late
 
 
-def details(number: int, run: Run, policy: Policy) -> str:
-    """What the policy did in a text, and what it had learned by the end."""
-    changes = ", ".join(f"{c.tokens} {c.schedule.value} ({c.reason[:40]})" for c in policy.chooser.changes)
-    found = policy.estimates(policy.forecasts())
-    estimates = ", ".join(f"{s.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for s, o in found.items())
-    accepted = f"{policy.calibration.mean:.2f} ± {policy.calibration.sd:.2f}"
+def details(number: int, run: Run, pair: Pair) -> str:
+    """What the controller did in a text, and what it had learned by the end."""
+    controller, acceptance = pair.controller, pair.draft.acceptance
+    changes = ", ".join(f"{c.tokens} {c.schedule.value} ({c.reason[:40]})" for c in controller.chooser.changes)
+    found = controller.estimates(controller.forecasts())
+    estimates = ", ".join(f"{m.schedule.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for m, o in found.items())
+    accepted = f"{acceptance.mean:.2f} ± {acceptance.sd:.2f}"
     return (
         f"  text {number + 1}: {run.share:.3f} of {run.best}, {run.over_off:.3f} over off: {changes or 'no change'}; "
         f"accepted {accepted}; {estimates}"

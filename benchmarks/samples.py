@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.oracle import N_MAX, Case, Text
 from duo.diagnose.machine_file import Pair, read_machine
 from duo.speculation.acceptance import Acceptance
-from duo.speculation.pair import Machine
+from duo.speculation.machine import Machine
 
 FOLDER = Path(__file__).parent / "machines"
 LETTERS = "abcdefghi"  # of the bins of confidence in a trace

@@ -26,7 +26,7 @@ from duo.diagnose.machine_file import Pair, read_machine, read_pair
 from duo.engine.engine import Engine
 from duo.loading import load
 from duo.speculation.policy import Decision, Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Proposal
 
 PLAIN, TURNS, BOTH, PREPARED = "plain", "sync", "async", "prepared"

@@ -17,17 +17,17 @@ from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.decoder import Cache, Decoder
 from duo.engine.generation import Generation, Proposers
 from duo.engine.local_draft import LocalDraft
-from duo.engine.proposers import Draft, DraftRequest, Proposer
+from duo.engine.proposers import Proposer, RunningText
 from duo.engine.recorder import Recorder
 from duo.engine.text import Ending
 from duo.errors import DecodeAborted
 from duo.speculation.constants import DEFAULT
-from duo.speculation.pair import Machine
-from duo.speculation.policy import Policy, StepCost
+from duo.speculation.controller import Controller, SizedResult, TargetAlone
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.machine import Machine
+from duo.speculation.modes import Schedule
 from duo.speculation.sampling import CandidateSampler
-from duo.speculation.schedule import Schedule
-from duo.speculation.sequence import TokenSequence
-from duo.speculation.types import Candidate, Logits
+from duo.speculation.types import Candidate, Logits, StepCost
 from duo.speculation.verify import Verifier
 
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
@@ -71,52 +71,52 @@ def recorded(scores: Sequence[tuple[float, bool]]) -> Predictions:
 
 
 def replay(
-    policy: Policy, machine: Machine, candidates: Predictions, n_tokens: int, n_prompt: int = 1, seed: int = 0,
-    ranks: Sequence[float] = DEFAULT.ranks,
+    controller: Controller, draft: DraftEstimates | None, machine: Machine, candidates: Predictions, n_tokens: int,
+    n_prompt: int = 1, seed: int = 0, ranks: Sequence[float] = DEFAULT.ranks,
 ) -> Replay:  # fmt: skip
-    """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`.
+    """Generate `n_tokens` on `machine`, with a draft that produces `candidates`.
 
     The draft has not decoded the prompt. Where it is wrong, the right token is its alternative of rank r with
-    probability `ranks[r]`. The clock is exact; `seed` is that of the noise in what a NoisyPolicy is told.
+    probability `ranks[r]`. The clock is exact; `seed` is that of the noise in what NoisyController is told.
     """
     clock = VirtualClock()
-    if isinstance(policy, NoisyPolicy):
-        policy.disturb(machine, seed)
-    if policy.n_max:
-        policy.learn_warmup(1, machine.draft_s)
-        for n in _WARMED if machine.branch_s and policy.branches != 0 else ():
-            policy.learn_branches(n, drafting_s(machine, n) / machine.draft_s)
-    if machine.latency_s:
-        policy.learn_latency(machine.latency_s)
+    if isinstance(controller, NoisyController):
+        controller.noise.disturb(machine, seed)
+    if draft is not None:
+        draft.learn_warmup(1, machine.draft_s)
+        for n in _WARMED if machine.branch_s and draft.branches != 0 else ():
+            draft.learn_branches(n, drafting_s(machine, n) / machine.draft_s)
+        if machine.latency_s:
+            draft.costs.add_latency(machine.latency_s)
     prompt = [position % 2 for position in range(n_prompt)]
-    target, draft = _VirtualTarget(clock, machine), _VirtualDraft(clock, machine) if policy.n_max else None
+    target = _VirtualTarget(clock, machine)
+    local = LocalDraft(Cache(_VirtualDraft(clock, machine)), draft) if draft is not None else None
     target.append(0, prompt[:-1])
-    metrics, sampler = Recorder(clock), _Sampler(candidates, n_prompt, n_tokens, seed, ranks)
-    generate(target, draft, policy, prompt, n_tokens, metrics, sampler, _Verifier())
+    recorder, sampler = Recorder(clock), _Sampler(candidates, n_prompt, n_tokens, seed, ranks)
+    generate(target, local, controller, prompt, n_tokens, recorder, sampler, _Verifier())
     found = Replay(
-        n_verified=[step.n_candidates for step in metrics.steps], n_contradicted=metrics.contradictions.total(),
-        n_prepared=metrics.hits.total(), n_opened=metrics.n_prepared,
+        n_verified=[step.n_candidates for step in recorder.steps], n_contradicted=recorder.contradictions.total(),
+        n_prepared=recorder.hits.total(), n_opened=recorder.n_prepared,
     )  # fmt: skip
-    for step in metrics.steps:
+    for step in recorder.steps:
         found.add(step.n_tokens, step.end)
         found.tokens_in[step.schedule] += step.n_tokens
     return found
 
 
 def generate(
-    target: Decoder, draft: Decoder | None, policy: Policy | None, prompt: Sequence[int], n_tokens: int,
-    metrics: Recorder, sampler: CandidateSampler, verifier: Verifier, others: Sequence[Proposer] = (),
+    target: Decoder, draft: LocalDraft | None, controller: Controller | TargetAlone, prompt: Sequence[int],
+    n_tokens: int, recorder: Recorder, sampler: CandidateSampler, verifier: Verifier, others: Sequence[Proposer] = (),
 ) -> None:  # fmt: skip
-    """Let the engine write `n_tokens`, with one thread for each model. `others`: sources besides the draft."""
+    """Let the engine write `n_tokens`, with one thread for each model. `others`: proposers besides the draft."""
     ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
-    sequence = TokenSequence(prompt, target.n_vocab)
-    request = DraftRequest(sequence, ending, metrics, sampler, SamplingConfig(), mode=MODE)
-    threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=policy is not None and policy.separate_devices)
-    local = None if draft is None or policy is None else LocalDraft(Cache(draft), policy)
-    sources = Proposers(local, others=others, alone=Draft(None if local else policy))
-    Generation(target, request, verifier, threads, sources).run(lambda _: None, threading.Event())
-    if metrics.draft_error:
-        raise RuntimeError(metrics.draft_error)
+    text = RunningText(list(prompt), ending, recorder, verifier, sampler, SamplingConfig(), target.n_vocab, mode=MODE)
+    is_apart = draft is not None and draft.estimates.separate_devices
+    threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=is_apart)
+    proposers = Proposers(controller, [draft] if draft is not None else [], others=others)
+    Generation(target, text, threads, proposers).run(lambda _: None, threading.Event())
+    if recorder.draft_error:
+        raise RuntimeError(recorder.draft_error)
 
 
 def reading_s(machine: Machine, n_tokens: int) -> float:
@@ -130,30 +130,48 @@ def drafting_s(machine: Machine, n_sequences: int) -> float:
     return known[min(n_sequences, len(known)) - 1] * max(1.0, n_sequences / len(known))
 
 
-class NoisyPolicy(Policy):
-    """Is told times with the noise of a machine's measurements. So the noise costs no time."""
+class Noise:
+    """The noise of a machine's measurements. It costs no time, because only what is told has it."""
 
-    _noise = _spikes = 0.0
-    _dice = random.Random(0)
+    def __init__(self) -> None:
+        self._noise = self._spikes = 0.0
+        self._dice = random.Random(0)
 
     def disturb(self, machine: Machine, seed: int) -> None:
         self._noise, self._spikes, self._dice = machine.noise, machine.spikes, random.Random(seed)
 
-    def _measured(self, seconds: float) -> float:
+    def measured(self, seconds: float) -> float:
         if not self._noise:
             return seconds
         spike = self._dice.uniform(1.5, 4) if self._dice.random() < self._spikes else 1.0
         return seconds * spike * math.exp(self._dice.gauss(0, self._noise))
 
+
+class NoisyController(Controller):
+    """Is told times with noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = Noise()
+
+    def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
+        if cost is not None:
+            decode_s = self.noise.measured(cost.decode_s)
+            cost = replace(cost, decode_s=decode_s, total_s=cost.total_s - cost.decode_s + decode_s)
+        super().learn(results, cost)
+
+
+@dataclass(eq=False)
+class NoisyEstimates(DraftEstimates):
+    """Is told times with noise."""
+
+    noise: Noise = field(default_factory=Noise, kw_only=True)
+
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
-        super().learn_warmup(n_threads, self._measured(seconds))
+        super().learn_warmup(n_threads, self.noise.measured(seconds))
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
-        super().learn_draft(n_tokens, self._measured(seconds), n_sequences)
-
-    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        decode_s = self._measured(cost.decode_s)
-        super().learn_step(n_tokens, replace(cost, decode_s=decode_s, total_s=cost.total_s - cost.decode_s + decode_s))
+        super().learn_draft(n_tokens, self.noise.measured(seconds), n_sequences)
 
 
 class _VirtualContext:

@@ -16,7 +16,7 @@ from duo.config.option import check_names, declared
 from duo.engine.background import background
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
-from duo.engine.profile import find_profile
+from duo.engine.profile import Profiles, find_profiles
 from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
@@ -30,7 +30,6 @@ from duo.models.demo import demo_pair
 from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
-from duo.models.profiles import Profile, kept_threads
 from duo.remote.drafts import RemoteDrafts
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from duo.config.settings import Settings
     from duo.remote.process import DraftProcess
-    from duo.speculation.policy_state import PolicyState
 
 log = logging.getLogger("duo.loading")
 
@@ -145,19 +143,13 @@ def _load(
         elif draft_config is None and target.has_mtp:
             draft = _mtp(target)
         has_layer = target.has_mtp and draft not in (None, target) and _mtp(target) is not None
-        profile = _profile(config, 2 * configs if draft is target else configs)
+        profiles = _profiles(config, target_config, draft_config, uses_mtp=draft is target or has_layer)
         if draft_config is not None and draft is None:  # on RPC servers
             drafts = drafts or RemoteDrafts()
             drafts.on_ready = stack.enter_context(_process(config, draft_config, target, drafts)).start
-            if profile is not None and (learned := profile.load().get("policy")) is not None:
-                drafts.learned[draft_config.path.stem] = learned
-        slot = ModelPair(target, draft, config, drafts, profile, translation)
-        if has_layer:
-            # Its times are those with the target's own threads, unless others were tuned for the pair.
-            is_tuned = profile is not None and bool(kept_threads(profile.load()))
-            slot.add_layer(None if is_tuned else _profile(config, 2 * configs[:1]))
-        if profile is not None:
-            stack.callback(_keep, profile, slot, draft_config, drafts)
+            drafts.restore(profiles)
+        slot = ModelPair(target, draft, config, drafts, profiles, translation, uses_layer=has_layer)
+        stack.callback(_keep, profiles, slot, drafts)
         return Engine(slot, stack.pop_all())
 
 
@@ -218,32 +210,25 @@ def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: Re
     return DraftProcess(name, DraftPlan(draft, context, config.warmup, vocabulary), drafts)
 
 
-def _profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile | None:
-    """The profile of the pair, or of the target alone, unless it is disabled or has no config directory."""
-    if not config.profile or (len(models) == 1 and config.lookup == "off"):
-        return None
+def _profiles(config: EngineConfig, target: ModelConfig, draft: ModelConfig | None, *, uses_mtp: bool) -> Profiles:
+    """The profiles of the target and its drafts; none if they are disabled or there is no config directory."""
+    drafts = {draft.path.stem: draft} if draft is not None else {}
+    drafts |= {"MTP": target} if uses_mtp else {}
+    if not config.profile or (not drafts and config.lookup == "off"):
+        return Profiles()
     try:
-        return find_profile(config, models)
+        return find_profiles(config, target, drafts)
     except UsageError as error:
         log.warning("%s: the profile of this pair is not stored", error)
-        return None
+        return Profiles()
 
 
-def _keep(profile: Profile, slot: ModelPair, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:
-    """Store what was learned about the draft, and the MTP layer beside it; warns if that fails."""
-    learned = slot.recorder.state()
-    if drafts is not None and draft is not None and draft.rpc_servers:
-        learned = drafts.learned.get(draft.path.stem) if not slot.recorder.n_others else None
-    found: list[tuple[Profile | None, PolicyState | None]] = [(profile, learned)]
-    if slot.layer is not None:
-        found.append((slot.layer.profile, slot.layer.recorder.state()))
-    for each, state in found:
-        if each is None or not state:
-            continue
-        try:
-            each.save({"policy": state} | kept_threads(each.load()))
-        except OSError as error:
-            log.warning("could not store the profile in %s: %s (profile=False disables it)", each.path, error.strerror)
+def _keep(profiles: Profiles, slot: ModelPair, drafts: RemoteDrafts | None) -> None:
+    """Store what was learned."""
+    target, learned = slot.recorder.state()
+    if drafts is not None and not slot.recorder.n_others:
+        learned = drafts.learned | learned
+    profiles.save(target, learned)
 
 
 def _differs(target: Model, draft: Model) -> bool:

@@ -16,7 +16,7 @@ from duo.errors import DecodeAborted, RollbackError
 from duo.speculation.acceptance import Acceptance, Lookahead
 from duo.speculation.forecast import Forecast
 from duo.speculation.policy import Decision, Policy, StepCost
-from duo.speculation.schedule import ALL, Schedule
+from duo.speculation.modes import ALL, Schedule
 from duo.speculation.types import Logits, Proposal
 
 N_VOCAB = 17

@@ -19,7 +19,7 @@ from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
 from duo.llama.chat_template import ChatTemplate, Messages, Tools, begun
 from duo.remote.drafts import RemoteDrafts
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Step, TokenLogprobs, common_prefix
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3

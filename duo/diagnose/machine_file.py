@@ -12,7 +12,7 @@ from msgspec import Meta
 from duo.config import AUTO_DRAFT, MAX_BRANCHES
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
-from duo.speculation.pair import Machine
+from duo.speculation.machine import Machine
 
 MAX_MS = 1e9
 Milliseconds: TypeAlias = Annotated[float, Meta(ge=1e-9, le=MAX_MS)]  # far less overflows in forecasts

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from duo.engine.drafter import DraftUpdate
-from duo.engine.proposers import Draft, DraftRequest
+from duo.engine.proposers import Proposer, Result, RunningText
 from duo.engine.recorder import Recorder
 from duo.speculation.acceptance import Lookahead
-from duo.speculation.policy import Policy, StepCost
-from duo.speculation.schedule import Schedule
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import Schedule
 from duo.speculation.sequence import TokenSequence
-from duo.speculation.types import Candidate, Origin, Outcome, Proposal
+from duo.speculation.types import Candidate, Outcome, Proposal
 
 
 class Decode(NamedTuple):
@@ -31,7 +31,7 @@ class Decode(NamedTuple):
 
 
 class Drafted(NamedTuple):
-    """What it took to draft a token, for the policy to learn from."""
+    """What it took to draft a token, for the draft's estimates to learn from."""
 
     n_tokens: int  # decoded to make it; 0: the time is not representative
     seconds: float
@@ -193,54 +193,48 @@ class CandidateQueue:
         return decode.epoch != sequence.epoch - 1 or sequence.came_true not in decode.outcomes
 
 
-def is_looked_up(tokens: Sequence[int], cost: StepCost | None) -> bool:
-    """Whether the lookup found all but the last of these `tokens` of a step.
+class AsyncDraft(Proposer):
+    """Base of drafts that deliver candidates through a queue.
 
-    A draft predicts such tokens more often than others, on which alone it can gain: it is not judged by them.
+    `sequence` is the text as the draft's queue knows it, with what is pending. `estimates` has what is measured, and
+    what the controller wants the draft to do.
     """
-    return cost is not None and cost.source is Origin.LOOKUP and len(tokens) > 1
 
-
-class AsyncDraft(Draft):
-    """Base of drafts that deliver candidates through a queue."""
-
-    policy: Policy
     _queue_type = CandidateQueue
     _longest_wait_s = math.inf  # limit of the wait for candidates in one step
     _is_remote = False  # a replay has a local draft with a latency instead
 
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
+    def __init__(self, estimates: DraftEstimates) -> None:
+        self.estimates = estimates
         self._n_proposed = 0
+        self._connect(TokenSequence((), 0), Recorder())
+
+    def begin(self, text: RunningText) -> None:
+        """See Proposer. The queue is replaced, so that nothing from an earlier text arrives."""
+        self._connect(TokenSequence(text.tokens, text.n_vocab, judges_all=text.judges_all), text.recorder)
+
+    def _connect(self, sequence: TokenSequence, recorder: Recorder) -> None:
+        self._sequence, self._metrics, self._now = sequence, recorder, recorder.clock.now
+        self._queue = self._queue_type(sequence, recorder)
+        self._lookahead = Lookahead()  # as the queue knows it
+        self._is_new = True  # whether the next proposal is the first one of a step
         self._in_vain = False  # whether a wait in this step brought nothing
         self._wait_ends: float | None = None  # in this step
-        self._connect(Recorder())
 
-    def begin(self, request: DraftRequest) -> None:
-        """See Proposer. The queue is replaced, so that nothing from an earlier text arrives."""
-        super().begin(request)
-        self._sequence.drop()
-        self._connect(request.metrics)
-        self._begin_step()
-
-    def _connect(self, metrics: Recorder) -> None:
-        self._metrics, self._now = metrics, metrics.clock.now
-        self._queue = self._queue_type(self._sequence, self._metrics)
-        self._lookahead = Lookahead()  # as the queue knows it
-
-    def _begin_step(self) -> None:
-        self._in_vain, self._wait_ends = False, None
-        if (lookahead := self.policy.lookahead()) != self._lookahead:
-            self._lookahead = lookahead
-            self._queue.allow(lookahead)
-
-    def propose(self) -> Proposal:
-        if self.policy.schedule is Schedule.OFF:
+    def propose(self, texts: Sequence[RunningText]) -> Proposal:
+        if texts[0].n_fresh > 1:
             return Proposal()
+        if self._is_new:
+            self._is_new, self._in_vain, self._wait_ends = False, False, None
+            if (lookahead := self.estimates.lookahead()) != self._lookahead:
+                self._lookahead = lookahead
+                self._queue.allow(lookahead)
+        if self.estimates.schedule is Schedule.OFF:
+            return Proposal(draft=self.estimates.name)
         state = self._look()
-        return Proposal(state.candidates, math.inf if self._in_vain else self._next_s(state))
+        return Proposal(state.candidates, math.inf if self._in_vain else self._next_s(state), draft=self.estimates.name)
 
-    def more(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         now = self._now()
         if self._wait_ends is None:
             self._wait_ends = now + self._longest_wait_s
@@ -249,22 +243,20 @@ class AsyncDraft(Draft):
     def verifies(self, n: int) -> None:
         self._queue.verifies(n)
 
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+    def commit(self, results: Sequence[Result]) -> None:
+        result = results[0]
         self._look()
-        own = cost if cost is not None and cost.source is Origin.DRAFT else None
-        scores, is_useless = self._queue.commit(tokens, own.n_candidates if own is not None else 0)
+        is_own = result.is_usual and result.draft == self.estimates.name
+        scores, is_useless = self._queue.commit(result.tokens, result.n_candidates if is_own else 0)
         if is_useless:
             self._cancel()
-        # From here on the draft continues: to learn may take a while.
-        if not is_looked_up(tokens, cost):
-            self.policy.learn_scores(scores)
+        if not result.is_looked_up:
+            self.estimates.learn_scores(scores)
         for position, rank, prepared in self._sequence.contradictions:
-            self.policy.calibration.add_rank(rank)
-            if own is not None and self._lookahead.n_branches:  # the draft could prepare for this verification
+            self.estimates.acceptance.add_rank(rank)
+            if is_own and self._lookahead.n_branches:  # the draft could prepare for this verification
                 self._metrics.resolved(position, prepared)
-        if cost is not None:
-            self.policy.learn_step(len(tokens), cost)
-        self._begin_step()
+        self._is_new = True
 
     def _look(self) -> State:
         state = self._queue.look()
@@ -274,22 +266,23 @@ class AsyncDraft(Draft):
         return state
 
     def _learn_drafted(self, drafted: Drafted) -> None:
-        self.policy.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
+        self.estimates.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
 
     def _cancel(self) -> None:
         """Abort the draft's current decode, which is of no use."""
 
     def _next_s(self, state: State) -> float:
         """Seconds until the next candidate is expected; infinity: never."""
-        costs, latency_s, decode = self.policy.costs, self.policy.latency_s, state.decode
-        if not costs.draft_s or not state.may_draft:
+        costs, decode = self.estimates.costs, state.decode
+        times, latency_s = costs.concurrent, costs.latency_s
+        if not times.token_s or not state.may_draft:
             return math.inf
         if decode is None:
-            return latency_s + costs.draft_s
-        decode_s = costs.draft_time(0.0, decode.n_sequences)
+            return latency_s + times.token_s
+        decode_s = times.seconds(0.0, decode.n_sequences)
         left_s = decode.since + decode_s - self._now()
         if left_s < -(latency_s + decode_s):  # stalled
             return math.inf
         if state.is_stale and (latency_s or self._is_remote):  # it aborts that decode as soon as it is told
-            return latency_s + costs.draft_s
-        return max(left_s, 0.1 * costs.draft_s) + (costs.draft_s if state.is_stale else 0.0)
+            return latency_s + times.token_s
+        return max(left_s, 0.1 * times.token_s) + (times.token_s if state.is_stale else 0.0)

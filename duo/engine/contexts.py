@@ -18,7 +18,7 @@ from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
 from duo.speculation.constants import DEFAULT
-from duo.speculation.policy import Policy
+from duo.speculation.draft_estimates import DraftEstimates
 
 log = logging.getLogger("duo.engine")
 
@@ -137,19 +137,19 @@ def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -
     return least_s
 
 
-def time_draft(context: Decoder, model: Model, threads: ThreadConfig, policy: Policy) -> None:
-    """Tell `policy` what it does not know of a warm draft: the time of a token by threads, and in several sequences."""
+def time_draft(context: Decoder, model: Model, threads: ThreadConfig, estimates: DraftEstimates) -> None:
+    """Measure what is not known of a warm draft: the time of a token by threads, and in several sequences."""
     with _trying():
         for n_threads in threads.draft:
-            if not policy.knows_draft(n_threads):
+            if not estimates.costs.knows(n_threads):
                 context.set_threads(n_threads, n_threads)
-                policy.learn_warmup(n_threads, _time_token(context, model))
+                estimates.learn_warmup(n_threads, _time_token(context, model))
         context.set_threads(threads.concurrent[1], threads.concurrent[1])
-        unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not policy.knows_draft(1, n)]
+        unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not estimates.costs.knows(1, n)]
         one_s = _time_token(context, model) if unknown else 0.0
         for n in unknown:
             seconds = _time_token(context, model, n)
-            policy.learn_branches(n, seconds / one_s)
+            estimates.learn_branches(n, seconds / one_s)
             if seconds > _MAX_BRANCHED_S:
                 return
 

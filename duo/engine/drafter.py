@@ -13,7 +13,7 @@ from duo.errors import DecodeAborted
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.constants import DEFAULT
 from duo.speculation.sampling import CandidateSampler
-from duo.speculation.types import Candidate, Logits, Outcome, common_prefix
+from duo.speculation.types import Candidate, Logits, Outcome, Probe, common_prefix
 
 
 class DraftUpdate(NamedTuple):
@@ -39,15 +39,6 @@ class TargetSide(Protocol):
 
     def publish(self, epoch: int, position: int, candidate: Candidate, n_tokens: int, seconds: float) -> bool:
         """Offer a token, for which `n_tokens` (0: not representative) took `seconds`. False if it is of no use."""
-
-
-class Probe(NamedTuple):
-    """What a draft would have drafted for a piece of the text, decoded in one batch."""
-
-    scores: list[tuple[float, bool]]  # (confidence, whether it equals the text) of each position
-    n_tokens: int  # decoded; 0: not possible
-    seconds: float  # 0: the time is not representative
-    whole: bool  # whether the draft has now decoded all of the text
 
 
 @dataclass(eq=False)

@@ -1,92 +1,66 @@
-"""Generation: the target's loop for one text: candidates, decode, verify, roll back, commit."""
+"""Generation: the loop that writes a text: propose, plan, decode, verify, roll back, commit, learn."""
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from duo.config import DraftConfig, ThreadConfig
+from duo.engine.async_draft import AsyncDraft
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder, score_size
 from duo.engine.free_cores import CoresInUse
-from duo.engine.proposers import Draft, DraftRequest, Proposer
+from duo.engine.local_draft import LocalDraft
+from duo.engine.proposers import Proposer, Result, RunningText
 from duo.engine.statistics import StepRecord
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
-from duo.speculation.constants import DEFAULT
-from duo.speculation.policy import StepCost
+from duo.speculation.controller import Controller, TargetAlone
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import ALONE, ASYNC
 from duo.speculation.sampling import logprobs
-from duo.speculation.schedule import Schedule
-from duo.speculation.types import Candidate, Logits, Origin, Step, TokenLogprobs
-from duo.speculation.verify import Verifier
+from duo.speculation.target_costs import TargetCosts
+from duo.speculation.types import Logits, Origin, Plan, Step, StepCost, TokenLogprobs
 
 
 class ConnectedDrafts(Protocol):
     """Remote drafts, which connect and disconnect. Called on the target's thread."""
 
-    drafting: DraftConfig  # its limits, set before ready()
+    drafting: DraftConfig  # its limits, and
+    costs: TargetCosts  # those of the target: set before ready()
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
         """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
 
     def begin(self) -> None:
-        """A generation begins."""
+        """A text begins."""
 
-    def choose(self, *, has_other: bool) -> Draft | None:
-        """The draft to use now, if any. `has_other`: there is one that stays."""
+    def choose(self) -> AsyncDraft | None:
+        """The draft to use now, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposers:
-    """What may propose candidates for a text. One draft is in use at a time, and all others."""
+    """What may propose candidates for a text, and the controller that decides. Nothing: the target writes alone."""
 
-    draft: Draft | None = None
-    preferred: ConnectedDrafts | None = None
+    controller: Controller | TargetAlone = field(default_factory=TargetAlone)
+    drafts: Sequence[LocalDraft] = ()
+    remote: ConnectedDrafts | None = None  # one of which proposes at a time
     others: Sequence[Proposer] = ()
-    alone: Draft = field(default_factory=Draft)  # the target without a draft
-    layer: Draft | None = None  # the MTP layer of the target, beside the draft
-
-    def choose(self, now: Draft, request: DraftRequest) -> Draft:
-        """The draft to use for this text, after `now`."""
-        found = self.preferred.choose(has_other=self.draft is not None) if self.preferred is not None else None
-        local = self.draft or self.layer
-        if self.draft is not None and self.layer is not None:
-            local = _faster(now, self.draft, self.layer, request)
-        return found or local or self.alone
-
-
-def _faster(now: Draft, draft: Draft, layer: Draft, request: DraftRequest) -> Draft:
-    """Of two local drafts, the one with the higher forecast over the target alone; first one that is not known yet."""
-    gains = {each: each.policy.gain if each.policy is not None else 0.0 for each in (draft, layer)}
-    if now not in gains or now.policy is None:
-        return max(gains, key=lambda each: math.inf if gains[each] is None else gains[each] or 0.0)
-    other = layer if now is draft else draft
-    here, there, least = gains[now], gains[other], DEFAULT.horizon // 4  # tokens that a draft is used for, once begun
-    n_room = DEFAULT.horizon if request.ending.n_room is None else request.ending.n_room
-    if here is None or other.policy is None or now.policy.chooser.n_tokens < least or n_room < least:
-        return now
-    if there is None:
-        return other
-    # What the other one has to read first must pay.
-    saved_s = n_room * now.policy.alone.target_s(1) * (1 / max(here, 1.0) - 1 / max(there, 1.0))
-    pays = saved_s > len(request.sequence.accepted) * other.policy.read_s
-    return other if pays and there > here * (1 + DEFAULT.least_gain) else now
 
 
 @dataclass(eq=False)
 class Generation:
-    """Generates one text and owns its session. Without candidates it is plain autoregressive decoding.
+    """Writes one text. Without candidates it is plain autoregressive decoding.
 
     Between two steps the target's cache holds all accepted tokens but the last, which is decoded with the next
     candidates. This includes the prompt: the first step decodes what is not in the cache yet.
     """
 
-    target: Decoder  # its cache holds the first `n_past` tokens of the session
-    request: DraftRequest
-    verifier: Verifier
+    target: Decoder  # its cache holds the first `n_past` tokens of the text
+    text: RunningText
     threads: ThreadConfig
     sources: Proposers
     on_prompt: Callable[[int], None] = lambda _: None  # called after each batch of the prefill with the tokens so far
@@ -95,167 +69,202 @@ class Generation:
     scored: list[TokenLogprobs] | None = None  # is added those of the prompt's tokens; None: they are not wanted
 
     def __post_init__(self) -> None:
-        request = self.request
-        self.sequence, self._ending, self._metrics = request.sequence, request.ending, request.metrics
-        self._now = request.metrics.clock.now
-        self._paused_at = 0.0
-        self._begin()
-        self._metrics.n_prompt = self.sequence.n_prompt
-
-    def _begin(self) -> None:
-        """Begin, or continue after a pause, with the target alone."""
-        self._n_threads = 0  # the target's threads; 0: still those for prefill
-        self.draft = self.sources.alone  # the one in use
-        self._metrics.policy = self.draft.policy or self._metrics.policy
-        self._use_cores(self.draft)
-        for source in (self.draft, *self.sources.others):
-            source.begin(self.request)
-        self._is_begun = True
+        self.controller, self._recorder, self._ending = self.sources.controller, self.text.recorder, self.text.ending
+        self._now = self._recorder.clock.now
+        self._recorder.n_prompt = self.text.n_prompt
+        self._paused_at: float | None = None
+        self.proposers: list[Proposer] = []
 
     def run(
         self, put: Callable[[Step], None], stop: threading.Event, pauses: Callable[[int], bool] = lambda _: False
     ) -> bool:
-        """Generate until the ending or until `stop` is set; `put` gets every step. Raises DecodeError of the target.
+        """Write until the ending or until `stop` is set; `put` gets every step. Raises DecodeError of the target.
 
         `pauses`: called after each step with the tokens that this call has added. If it returns True, the text pauses,
         and False is returned. When run() is called again, also after an error, what the target's cache does not have is
         read again.
         """
-        ending, n_before = self._ending, len(self.sequence.accepted)
-        if not self._is_begun:
-            self._metrics.paused_s += self._now() - self._paused_at
-            self._begin()
-        self._is_begun = False
+        if self._paused_at is not None:
+            self._recorder.paused_s += self._now() - self._paused_at
+        self._put, self._stop, self._pauses = put, stop, pauses
         try:
-            if self.sources.preferred is not None:
-                self.sources.preferred.begin()
-            self._use(self.sources.choose(self.draft, self.request))
-            self._prefill(stop)
-            while ending.reason is None and not stop.is_set():
-                if (step := self._step()) is not None:
-                    put(step)
-                    if ending.reason is None and pauses(len(self.sequence.accepted) - n_before):
-                        return False
+            self.begin()
+            self._prefill()
+            self.write()
         except DecodeAborted:
             pass  # by interrupt()
         except GrammarError:
-            ending.reason = GRAMMAR_END
+            self._ending.reason = GRAMMAR_END
         finally:
             self._paused_at = self._now()
-            for source in (self.draft, *self.sources.others):
-                source.end()
-        self._metrics.stop = ending.reason or INTERRUPTED
-        if rest := ending.finish():
+            for proposer in self.proposers:
+                proposer.end()
+        if self._is_paused:
+            return False
+        self._recorder.stop = self._ending.reason or INTERRUPTED
+        if rest := self._ending.finish():
             put(Step((), 0, (rest,)))
         return True
 
     def interrupt(self) -> None:
         """End run() after the current decode or during prefill. From any thread, after setting `stop`."""
-        self.draft.interrupt()
-        if not self._metrics.steps:
+        for proposer in self.proposers:
+            proposer.interrupt()
+        if not self._recorder.steps:
             self.target.abort()
 
-    def _step(self) -> Step | None:
-        """One decode and its verification; None if there is no room for another."""
-        tokens = self.sequence.accepted[self.target.n_past :]
-        n_room = self._room(len(tokens))
-        if n_room <= 0:
-            return None
-        began = self._now()
-        idle = (), Origin.DRAFT, Schedule.OFF  # the last batch of the prefill uses all threads and verifies nothing
-        candidates, source, schedule = self._candidates(n_room) if len(tokens) == 1 else idle
-        proposed = tuple([candidate.token for candidate in candidates])
-        logits, decode_s = self._decode([*tokens, *proposed], len(candidates) + 1)
-        added, judged = self._verify(logits, candidates), self._now()
-        pieces = self._ending.push(added)
-        written = added[: len(pieces)]
-        # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
-        is_usual = len(tokens) == 1 and not self.target.was_first
-        cost = StepCost(len(candidates), decode_s, self._now() - began, source) if is_usual else None
-        self.draft.commit(written, cost)
-        self._follow_cores()
-        for other in self.sources.others:
-            other.commit(written, cost)
-        n_accepted = min(len(added) - 1, len(written))
-        if source is Origin.ANY:  # nobody has proposed these
-            proposed, n_accepted, source = (), 0, Origin.DRAFT
-        record = StepRecord(judged, self._now(), len(proposed), n_accepted, len(written), schedule, source)
-        self._metrics.steps.append(record)
-        # After the commit, so that the draft continues meanwhile. The rows are valid until the next decode.
-        found = logprobs(logits, written, self.n_logprobs) if self.n_logprobs is not None else ()
-        return Step(written, n_accepted, pieces, proposed[len(added) - 1 :], source, found)
+    def write(self) -> None:
+        """The loop."""
+        while texts := self._running():
+            plan = self.controller.plan(texts, [proposer.propose(texts) for proposer in self.proposers])
+            if plan.wait_s is not None:  # worth waiting for one more candidate
+                self.proposers[plan.proposer].wait(plan.wait_s)
+                continue
+            logits, decode_s = self._decode(texts, plan)
+            results, cost = self._verify(logits, texts, plan, decode_s)
+            for proposer in self.proposers:
+                proposer.commit(results)  # the drafts go on from here, before anything else is done
+            self.controller.learn(results, cost)
+            self._commit(logits, results, plan)
 
-    def _room(self, n_fresh: int) -> int:
-        """Maximum tokens that the next step may add, after decoding `n_fresh` that are not in the cache."""
-        target, n_text = self.target, self._ending.n_room
+    def begin(self) -> None:
+        """Begin, or continue after a pause."""
+        self._n_threads = 0  # the target's threads; 0: still those for prefill
+        self._is_new, self._began, self._mode = True, 0.0, ALONE  # of the step that is being made
+        self._n_before, self._is_paused = len(self.text.tokens), False
+        self._remote: AsyncDraft | None = None
+        self._drafts = {draft.estimates.name: draft for draft in self.sources.drafts}
+        self.proposers = [*self.sources.drafts, *self.sources.others]
+        if self.sources.remote is not None:
+            self.sources.remote.begin()
+            self._remote = self.sources.remote.choose()
+            self.proposers += [self._remote] if self._remote is not None else []
+        if isinstance(self.controller, Controller):
+            self._recorder.policy = self.controller
+        self._use_cores()
+        self.controller.begin(self._estimates(), len(self.text.tokens), self._ending.n_room, self.text.mode)
+        for proposer in self.proposers:
+            proposer.begin(self.text)
+
+    def _estimates(self) -> list[DraftEstimates]:
+        """What is known of the drafts that can be used now."""
+        drafts = [*self._drafts.values(), *([self._remote] if self._remote is not None else [])]
+        return [draft.estimates for draft in drafts if not draft.estimates.has_ended]
+
+    def _running(self) -> list[RunningText]:
+        """The texts of the next step: none once the text has ended, pauses, or is cancelled."""
+        text = self.text
+        if self._is_new:
+            if self._ending.reason is not None or self._stop.is_set() or self._is_paused or not self._find_room():
+                return []
+            if self.sources.remote is not None and text.n_fresh == 1:
+                self._follow_remote(self.sources.remote)
+            self._is_new, self._began = False, self._now()
+        return [text]
+
+    def _find_room(self) -> bool:
+        """How many tokens the next step may add. False: none."""
+        target, text, n_text = self.target, self.text, self._ending.n_room
+        text.n_fresh = n_fresh = len(text.tokens) - target.n_past
         n_context = target.n_ctx - target.n_past - n_fresh  # for the last token, too, which is not decoded
         if n_context <= 0 or n_text == 0:
             self._ending.reason = LIMIT if n_text == 0 else CONTEXT_FULL
-            return 0
+            return False
         n_room = min(n_context, target.n_batch - n_fresh + 1, n_text or target.n_batch)
-        return n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)
+        text.n_room = n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)
+        if n_fresh > 1:  # the last batch of the prefill verifies nothing
+            text.n_room = 1
+        return True
 
-    def _candidates(self, n_room: int) -> tuple[Sequence[Candidate], Origin, Schedule]:
-        """The candidates to verify now, where they come from, and the schedule."""
-        self._use(self.sources.choose(self.draft, self.request))
-        start = self._now()
-        (candidates, source), schedule = self._compare(n_room), self.draft.schedule
-        if (n := self.draft.n_target_threads) != self._n_threads:
-            self.target.set_threads(n, n)
-            self._n_threads = n
-        if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
-            self._metrics.waited(start, self._now())
-        return candidates, source, schedule
+    def _follow_remote(self, remote: ConnectedDrafts) -> None:
+        """Use the remote draft that is to be used now, with all tokens so far."""
+        draft, before = remote.choose(), self._remote
+        if draft is before:
+            return
+        self._remote = draft
+        if before is not None:
+            self.proposers.remove(before)
+            before.end()
+        self.controller.use(self._estimates(), len(self.text.tokens))
+        if draft is not None:
+            self.proposers.append(draft)
+            draft.begin(self.text)
 
-    def _compare(self, n_room: int) -> tuple[Sequence[Candidate], Origin]:
-        """Compare what the sources propose, after waiting for more candidates if the policy says so."""
-        draft, policy = self.draft, self.draft.policy
-        if policy is None:
-            return (), Origin.DRAFT
-        found = [(source, source.propose()) for source in self.sources.others]
-        while True:
-            drafted = draft.propose()
-            decision = policy.decide(n_room, drafted, *(proposal for _, proposal in found))
-            if decision.wait_s is None:
-                break
-            draft.more(decision.wait_s)
-        for source, proposal in ((draft, drafted), *found):
-            if proposal.origin is decision.origin:
-                source.verifies(decision.n_verify)
-                return proposal.candidates[: decision.n_verify], proposal.origin
-        return decision.n_verify * (Candidate(self.sequence.accepted[-1], 0.0),), Origin.ANY
+    def _decode(self, texts: Sequence[RunningText], plan: Plan) -> tuple[Logits, float]:
+        """Logits `[n, n_vocab]` after the last token and each candidate, and the seconds of the decode."""
+        text, n = texts[0], len(plan.candidates)
+        self._mode = mode = self.controller.mode if text.n_fresh == 1 else ALONE
+        if text.n_fresh == 1:
+            if plan.proposer >= 0:
+                self.proposers[plan.proposer].verifies(n)
+            draft = self._drafts.get(mode.draft)
+            n_threads = draft.n_target_threads if draft is not None else self._usable.target
+            if n_threads != self._n_threads:
+                self.target.set_threads(n_threads, n_threads)
+                self._n_threads = n_threads
+            if mode.schedule is ASYNC:  # in schedule sync it is the draft's time
+                self._recorder.waited(self._began, self._now())
+        tokens = text.tokens[self.target.n_past :]
+        return self._timed([*tokens, *[candidate.token for candidate in plan.candidates]], n + 1)
 
-    def _decode(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, float]:
+    def _timed(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, float]:
         """Logits `[n_rows, n_vocab]` after the last of these tokens, and the seconds this took."""
         start = self._now()
         logits = self.target.decode(tokens, n_rows)
         end = self._now()
-        self._metrics.decoded(start, end, len(tokens))
+        self._recorder.decoded(start, end, len(tokens))
         return logits, end - start
 
-    def _verify(self, logits: Logits, candidates: Sequence[Candidate]) -> tuple[int, ...]:
-        """Verify the candidates and roll back the rejected ones. Returns what the step adds: see Verifier.verify()."""
-        start, n_recent = self._now(), self.verifier.n_recent
-        position = self.target.n_past - len(candidates)
-        recent = self.sequence.accepted[max(0, position - n_recent) :] if n_recent else ()
-        added = self.verifier.verify(logits, candidates, position, recent)
+    def _verify(
+        self, logits: Logits, texts: Sequence[RunningText], plan: Plan, decode_s: float
+    ) -> tuple[list[Result], StepCost | None]:
+        """Verify the candidates and roll back the rejected ones: what is added to each text, and what it has cost."""
+        text, verifier, n = texts[0], texts[0].verifier, len(plan.candidates)
+        start, position = self._now(), self.target.n_past - n
+        recent = text.tokens[max(0, position - verifier.n_recent) :] if verifier.n_recent else ()
+        added = verifier.verify(logits, plan.candidates, position, recent)
         self.target.rollback(position + len(added) - 1)
-        self._metrics.detail("target", "verify", start, len(candidates))
-        return added
+        self._recorder.detail("target", "verify", start, n)
+        judged, pieces = self._now(), self._ending.push(added)
+        # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
+        is_usual = text.n_fresh == 1 and not self.target.was_first
+        draft = self._mode.draft if plan.origin is Origin.DRAFT else ""
+        result = Result(added[: len(pieces)], pieces, len(added) - 1, n, plan.origin, draft, is_usual, judged)
+        if not is_usual:
+            return [result], None
+        return [result], StepCost(n, decode_s, self._now() - self._began, plan.origin)
 
-    def _prefill(self, stop: threading.Event) -> None:
+    def _commit(self, logits: Logits, results: Sequence[Result], plan: Plan) -> None:
+        """Add what was verified to the text and hand it over. The drafts go on meanwhile."""
+        result, text = results[0], self.text
+        text.tokens += result.tokens
+        self._follow_cores()
+        proposed, origin = tuple([candidate.token for candidate in plan.candidates]), plan.origin
+        n_accepted = min(result.n_right, len(result.tokens))
+        if origin is Origin.ANY:  # nobody has proposed these
+            proposed, n_accepted, origin = (), 0, Origin.DRAFT
+        record = (len(proposed), n_accepted, len(result.tokens), self._mode.schedule, origin)
+        self._recorder.steps.append(StepRecord(result.judged, self._now(), *record))
+        # The rows are valid until the next decode.
+        found = logprobs(logits, result.tokens, self.n_logprobs) if self.n_logprobs is not None else ()
+        self._put(Step(result.tokens, n_accepted, result.pieces, proposed[result.n_right :], origin, found))
+        self._is_new = True
+        if self._ending.reason is None:
+            self._is_paused = self._pauses(len(text.tokens) - self._n_before)
+
+    def _prefill(self) -> None:
         """Decode the prompt except for its last batch, which is part of the first step; if scored, its last token.
 
         If no token is wanted, there is no step, and all of an unscored prompt is decoded.
         """
-        target, prompt, scored = self.target, self.sequence.accepted, self.scored
-        if scored is not None and len(scored) < self.sequence.n_prompt - 1:
+        target, prompt, scored = self.target, self.text.tokens, self.scored
+        if scored is not None and len(scored) < self.text.n_prompt - 1:
             del scored[target.n_past :]  # of what an error has made to be read again
         elif scored is not None:  # all of them are known
             if self._ending.n_room == 0:
                 return
             scored = None
-        while not stop.is_set():
+        while not self._stop.is_set():
             n_past, n_left = target.n_past, len(prompt) - target.n_past
             n = min(target.n_batch, n_left)
             if scored is not None:
@@ -264,7 +273,7 @@ class Generation:
                 return
             if not n:
                 return
-            logits, _ = self._decode(prompt[n_past : n_past + n], 0 if scored is None else n)
+            logits, _ = self._timed(prompt[n_past : n_past + n], 0 if scored is None else n)
             if scored is not None:
                 scored += logprobs(logits, prompt[n_past + 1 :], self.n_logprobs or 0)
             self._follow_cores()
@@ -273,21 +282,13 @@ class Generation:
     def _follow_cores(self) -> None:
         """After a batch: from the next one on, use as many threads as there are free cores."""
         if self.cores.decoded():
-            self._use_cores(self.draft)
+            self._use_cores()
 
-    def _use_cores(self, draft: Draft) -> None:
-        """Let `draft`, and the prefill, use as many threads as there are free cores. Times depend on their number."""
-        threads = draft.threads = within(self.threads, self.cores.limit)
-        if draft.policy is not None:
-            draft.policy.use_cores(self.cores.limit)
+    def _use_cores(self) -> None:
+        """Let the drafts, and the prefill, use as many threads as there are free cores. They determine the times."""
+        self._usable = within(self.threads, self.cores.limit)
+        for draft in self._drafts.values():
+            draft.threads = self._usable
+        self.controller.use_cores(self.cores.limit)
         if not self._n_threads:
-            self.target.set_threads(threads.target, threads.target_batch)
-
-    def _use(self, draft: Draft) -> None:
-        """Use this draft from here on, with all tokens accepted so far."""
-        if draft is not self.draft:
-            self.draft.end()
-            self.draft = draft
-            self._metrics.policy = draft.policy or self._metrics.policy
-            self._use_cores(draft)
-            draft.begin(self.request)
+            self.target.set_threads(self._usable.target, self._usable.target_batch)

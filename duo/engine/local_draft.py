@@ -4,19 +4,20 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from duo.engine.async_draft import AsyncDraft, Drafted, State, is_looked_up
+from duo.config import ThreadConfig
+from duo.engine.async_draft import AsyncDraft, Drafted, State
 from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.head_drafter import HeadDrafter
 from duo.engine.prepared_outcomes import PreparingDrafter
-from duo.engine.proposers import DraftRequest
+from duo.engine.proposers import Result, RunningText
 from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.llama.heads import HeadContext
-from duo.speculation.policy import Policy, StepCost
-from duo.speculation.schedule import Schedule
-from duo.speculation.types import Proposal
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import Schedule
+from duo.speculation.types import Probe, Proposal
 
 log = logging.getLogger("duo.engine")
 
@@ -24,17 +25,17 @@ _MAX_PER_CHARACTER = 4  # tokens of a character: its bytes
 
 
 class LocalDraft(AsyncDraft):
-    """Follows the schedule that its policy chooses.
+    """Follows the schedule that the controller chooses.
 
     Schedule async: the draft has its own thread. Sync: the target's thread runs both models and the draft's thread is
     joined, because two teams of OpenMP threads on the same cores slow each other down even if one is idle.
     """
 
     def __init__(
-        self, cache: Cache, policy: Policy, translation: Translation | None = None, *, is_head: bool = False
+        self, cache: Cache, estimates: DraftEstimates, translation: Translation | None = None, *, is_head: bool = False
     ) -> None:
         """`translation`: of a draft with another vocabulary. `is_head`: the context is a HeadContext."""
-        super().__init__(policy)
+        super().__init__(estimates)
         self._translation = translation
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self.cache = cache
@@ -44,52 +45,57 @@ class LocalDraft(AsyncDraft):
         self._thread: DraftThread | None = None  # in schedule async
         self._concurrent = (0, 0)  # threads of both models beside that one
         self._interrupted = False  # in this text: no new thread may be started
+        self._probed: Probe | None = None  # what a probe has shown, until it is proposed
         self._looked_up = set[int]()  # positions of this text's tokens that the lookup found
+
+    threads: ThreadConfig  # that may be used now: set before begin(), and when the number of free cores changes
 
     @property
     def n_target_threads(self) -> int:
+        """Threads of the target beside this draft."""
         return self.threads.target if self._thread is None else self._concurrent[0]
 
-    def begin(self, request: DraftRequest) -> None:
+    def begin(self, text: RunningText) -> None:
         """See Proposer. A draft that shares no device with the target starts during the target's prefill.
 
         Except for a head, which needs the hidden rows of the prompt.
         """
-        super().begin(request)
-        self._interrupted = False
+        super().begin(text)
+        self._interrupted, self._probed = False, None
         self._looked_up.clear()
         try:
-            self._drafter = self._new_drafter(request)
-        except Exception as error:  # whatever it is, the generation continues
+            self._drafter = self._new_drafter(text)
+        except Exception as error:  # whatever it is, the text goes on
             self._fail(error)
             return
-        if self.threads.separate_devices and self.policy.schedule is Schedule.ASYNC and not self._is_head:
+        if self.threads.separate_devices and self.estimates.schedule is Schedule.ASYNC and not self._is_head:
             self._start_thread()
 
-    def _new_drafter(self, request: DraftRequest) -> Drafter:
-        context, metrics, text = self._context, request.metrics, self._sequence.accepted
-        metrics.lost_to_translation = 0
+    def _new_drafter(self, text: RunningText) -> Drafter:
+        context, recorder, tokens = self._context, text.recorder, self._sequence.accepted
+        recorder.lost_to_translation = 0
         if self._translation is None:
-            metrics.vocabulary, self._n_prompt = SHARED, request.sequence.n_prompt
-            self.cache.begin(text)
+            recorder.vocabulary, self._n_prompt = SHARED, text.n_prompt
+            self.cache.begin(tokens)
             kind = HeadDrafter if self._is_head else PreparingDrafter if context.n_branches else Drafter
-            return kind(context, self._queue, request.sampler, request.sequence.n_vocab, metrics, text)
-        metrics.vocabulary = TRANSLATED
-        text, translator = self._translation.begin(text)
+            return kind(context, self._queue, text.sampler, text.n_vocab, recorder, tokens)
+        recorder.vocabulary = TRANSLATED
+        tokens, translator = self._translation.begin(tokens)
         side = TranslatedTarget(
-            self._queue, translator, metrics, tentative=lambda: self.policy.schedule is Schedule.SYNC
+            self._queue, translator, recorder, tentative=lambda: self.estimates.schedule is Schedule.SYNC
         )
-        self._n_prompt = len(text)
-        self.cache.begin(text)
-        sampler = self._translation.sampler(ends=not request.banned)
-        return Drafter(context, side, sampler, context.n_vocab, metrics, text)
+        self._n_prompt = len(tokens)
+        self.cache.begin(tokens)
+        sampler = self._translation.sampler(ends=not text.banned)
+        return Drafter(context, side, sampler, context.n_vocab, recorder, tokens)
 
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
-        if is_looked_up(tokens, cost):
+    def commit(self, results: Sequence[Result]) -> None:
+        result = results[0]
+        if result.is_looked_up:
             n = len(self._sequence.accepted)
-            self._looked_up.update(range(n, n + len(tokens) - 1))
-        super().commit(tokens, cost)
-        if cost is None and self._is_head and self._thread is None and self.policy.reads_prompt:
+            self._looked_up.update(range(n, n + len(result.tokens) - 1))
+        super().commit(results)
+        if not result.is_usual and self._is_head and self._thread is None and self.estimates.reads_prompt:
             self._ask(self._read)
 
     def end(self) -> None:
@@ -106,44 +112,46 @@ class LocalDraft(AsyncDraft):
         self._queue.close()
         self._context.abort()
 
-    def propose(self) -> Proposal:
+    def propose(self, texts: Sequence[RunningText]) -> Proposal:
         """See Proposer. Follows the schedule first."""
+        estimates = self.estimates
+        if texts[0].n_fresh > 1 or estimates.has_ended:
+            return Proposal(draft=estimates.name)
         if self._thread is not None and self._thread.has_ended:
             self._fail(self._thread.error)
-        if self.policy.schedule is not Schedule.ASYNC:
+        if estimates.schedule is not Schedule.ASYNC:
             self._stop_thread()
-            if n := self.policy.probe_size():
-                self._ask(partial(self._probe, n))  # what it shows may change the schedule
-        if self.policy.schedule is Schedule.ASYNC:
+            if n := estimates.n_probe:
+                self._ask(partial(self._probe, n))
+                found, self._probed = self._probed, None
+                return Proposal(next_s=estimates.next_s, draft=estimates.name, probe=found)
+        elif not estimates.has_ended:
             if self._concurrent != self.threads.concurrent:
                 self._stop_thread()  # only the thread that decodes may change its number of threads
             self._start_thread()
-        return super().propose()
+        return super().propose(texts)
 
-    def more(self, seconds: float) -> None:
-        if self.policy.schedule is Schedule.ASYNC:
-            super().more(seconds)
+    def wait(self, seconds: float) -> None:
+        if self.estimates.schedule is not Schedule.SYNC:
+            super().wait(seconds)
             return
         before = [candidate.token for candidate in self._sequence.pending]
         # A character may take several tokens of a draft with another vocabulary.
         for _ in range(1 if self._translation is None else _MAX_PER_CHARACTER):
             self._ask(self._draft_one)
-            if (
-                self.policy.schedule is Schedule.OFF
-                or [candidate.token for candidate in self._sequence.pending] != before
-            ):
+            if self.estimates.has_ended or [one.token for one in self._sequence.pending] != before:
                 return
         self._in_vain = True
 
     def _next_s(self, state: State) -> float:
-        return self.policy.next_draft_s if self.policy.schedule is Schedule.SYNC else super()._next_s(state)
+        return self.estimates.next_s if self.estimates.schedule is Schedule.SYNC else super()._next_s(state)
 
     def _cancel(self) -> None:
         self._context.cancel()
 
     def _learn_drafted(self, drafted: Drafted) -> None:
         # The time of a token drafted during a change of schedule is not representative.
-        if (self._thread is not None) == (self.policy.schedule is Schedule.ASYNC):
+        if (self._thread is not None) == (self.estimates.schedule is Schedule.ASYNC):
             super()._learn_drafted(drafted)
 
     def _draft_one(self, drafter: Drafter) -> None:
@@ -152,21 +160,21 @@ class LocalDraft(AsyncDraft):
 
     def _read(self, drafter: Drafter) -> None:
         assert isinstance(drafter, HeadDrafter)
-        self.policy.learn_draft(*drafter.read())
+        self.estimates.learn_draft(*drafter.read())
 
     def _probe(self, n_tokens: int, drafter: Drafter) -> None:
         scores, n_decoded, seconds, whole = drafter.probe(n_tokens, self._n_prompt)
         if self._translation is None:  # otherwise the positions are others
             first = len(self._sequence.accepted) - len(scores)
             scores = [score for i, score in enumerate(scores, first) if i not in self._looked_up]
-        self.policy.learn_probe(scores, n_decoded, seconds, whole=whole)
+        self._probed = Probe(scores, n_decoded, seconds, whole)
 
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""
         assert self._drafter is not None
         is_layer = isinstance(self._context, HeadContext) and self._context.is_layer
         n_most = self.threads.target if is_layer else max(self.threads.draft)
-        self._context.set_threads(min(self.policy.n_draft_threads, n_most), self.threads.target)
+        self._context.set_threads(min(self.estimates.n_threads, n_most), self.threads.target)
         try:
             act(self._drafter)
         except DecodeAborted:
@@ -177,7 +185,7 @@ class LocalDraft(AsyncDraft):
     def _fail(self, error: BaseException | None) -> None:
         """Draft no more for this text, because of `error` or because the draft cannot continue it (None)."""
         self._stop_thread()
-        self.policy.stop_drafting()
+        self.estimates.has_ended = True
         if error is not None:
             self._metrics.draft_error = str(error) or type(error).__name__
             log.warning("the draft failed (%s): the target continues alone", self._metrics.draft_error, exc_info=error)

@@ -6,8 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
@@ -26,32 +26,23 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Proposers
 from duo.engine.kv_store import KvStore, read_cache, write_cache
 from duo.engine.local_draft import LocalDraft
-from duo.engine.profile import ProfileRecorder
-from duo.engine.proposers import Draft, LookupProposer
+from duo.engine.profile import ProfileRecorder, Profiles
+from duo.engine.proposers import LookupProposer
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import MemoryLimitError, ModelError, PromptError
 from duo.llama.build import CPU, versions
 from duo.llama.context import Context
 from duo.llama.gguf_header import n_mtp
 from duo.llama.model import Model
-from duo.models.profiles import Profile
 from duo.speculation.acceptance import N_DEPTHS
-from duo.speculation.policy import Policy, policy_for
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates, estimates_for
+from duo.speculation.modes import Schedule, schedules_of
 from duo.speculation.prompt_lookup import PromptLookup
-from duo.speculation.schedule import Schedule, schedules_of
+from duo.speculation.target_costs import TargetCosts
 
 log = logging.getLogger("duo.engine")
 _MORE_BYTES = 2**28  # of a saved text, beside its cells: tokens, and the states of recurrent layers
-
-
-@dataclass(eq=False)
-class Layer:
-    """The MTP layer of a target that has a separate draft, too."""
-
-    policy: Policy
-    recorder: ProfileRecorder
-    profile: Profile | None
-    draft: LocalDraft | None = None  # once there are contexts
 
 
 class ModelPair:
@@ -63,15 +54,16 @@ class ModelPair:
         draft: Model | None,
         config: EngineConfig,
         remote: ConnectedDrafts | None = None,
-        profile: Profile | None = None,
+        profiles: Profiles | None = None,
         translation: Translation | None = None,
+        *,
+        uses_layer: bool = False,
     ) -> None:
-        """`draft`: also the target itself, for its MTP layer. `profile`: of this pair. Raises UsageError.
+        """`draft`: also the target itself, for its MTP layer. `profiles`: of this pair. Raises UsageError.
 
-        `translation`: if the vocabularies differ.
+        `translation`: if the vocabularies differ. `uses_layer`: the target's MTP layer drafts, too, beside the draft.
         """
-        kept = profile.load() if profile is not None else {}
-        self.profile = profile
+        self.profiles = profiles or Profiles()
         self.target = target
         self.draft_model = draft
         self.translation = translation
@@ -84,7 +76,7 @@ class ModelPair:
         self.can_speculate = can_draft and not target.is_recurrent
         target_on, draft_on = target.places, draft.places if draft is not None else ON_CPU
         planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
-        self.threads = tuned_threads(planned, config, kept)
+        self.threads = tuned_threads(planned, config, self.profiles.threads)
         # The layers of an MTP target compute where the target does.
         shares = draft is target or (draft is not None and (draft.shares_cache or n_mtp(draft.header) > 1))
         is_forced = self.drafting.schedule != "auto" or self.threads.separate_devices
@@ -96,19 +88,18 @@ class ModelPair:
         # Room for branches in the draft's context: none for a draft with another vocabulary.
         n_branches = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
         self.n_branches = n_branches if translation is None and is_async and not self.uses_head else 0
-        # Without a draft, only the lookup has candidates.
-        self._alone = policy_for(replace(self.drafting, schedule="off"))
-        self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
-        self.policy.restore_kept(kept.get("policy"))
+        looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
+        self.lookup = PromptLookup() if looks_up else None
+        self.controller = Controller(self.drafting.n_most if looks_up else 0)
+        self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
+        self.layer = self._layer_estimates() if uses_layer else None
+        self.profiles.restore(self.controller, self._estimates)
         n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
         if self.can_speculate and CPU in draft_on:
             n_busiest = max(n_busiest, sum(self.threads.concurrent))
-        self.recorder = ProfileRecorder(self.policy, n_busiest)
-        looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
-        self.lookup = PromptLookup() if looks_up else None
-        self.draft: LocalDraft | None = None
-        self.layer: Layer | None = None  # see add_layer()
-        self._n_busiest = n_busiest
+        self.recorder = ProfileRecorder(self.controller, self._estimates, n_busiest)
+        self.draft: LocalDraft | None = None  # once there are contexts,
+        self._layer_draft: LocalDraft | None = None  # and the MTP layer of the target beside it
         self.n_ctx = 0  # of the contexts; 0: not made yet
         self.is_usable = False  # whether there are contexts, and llama.cpp has not failed with them
         self.is_largest = False  # whether they were made for a text of unknown length
@@ -118,16 +109,6 @@ class ModelPair:
         self._contexts: list[Context] = []
         self._lock = threading.Lock()  # protects the next
         self._abort: Callable[[], None] = lambda: None  # ends what is being computed
-
-    def add_layer(self, profile: Profile | None) -> None:
-        """Let the MTP layer of the target draft, too, where it is faster; `profile`: of the target with it."""
-        drafting, depth = replace(self.drafting, branches=0), n_mtp(self.target.header)
-        policy = policy_for(
-            replace(drafting, n_max=min(depth, drafting.n_max)) if depth > 1 else drafting, (self.threads.target,),
-            in_turns=True, n_depths=N_DEPTHS, aborts=self.target.places == {CPU},
-        )  # fmt: skip
-        policy.restore_kept((profile.load() if profile is not None else {}).get("policy"))
-        self.layer = Layer(policy, ProfileRecorder(policy, self._n_busiest), profile)
 
     @property
     def draft_name(self) -> str | None:
@@ -143,33 +124,62 @@ class ModelPair:
         self._contexts.clear()
         self.is_usable = False
 
-    def new_policy(self, drafting: DraftConfig) -> Policy:
-        """A new policy for the local draft."""
-        if self.uses_head and self.draft_model is not None and (depth := n_mtp(self.draft_model.header)) > 1:
+    def new_estimates(self, target: TargetCosts, drafting: DraftConfig) -> DraftEstimates:
+        """What will be known of the local draft, with these limits."""
+        model = self.draft_model
+        if self.uses_head and model is not None and (depth := n_mtp(model.header)) > 1:
             drafting = replace(drafting, n_max=min(depth, drafting.n_max))
-        return policy_for(
+        return estimates_for(
+            target,
             drafting if self.n_branches else replace(drafting, branches=0),
             self.threads.draft,
+            name="MTP" if model is None or model is self.target else model.path.stem,
             separate_devices=self.threads.separate_devices,
-            aborts=self.draft_model is None or self.draft_model.places == {CPU},
+            aborts=model is None or model.places == {CPU},
             in_turns=self.in_turns,
             n_depths=N_DEPTHS if self.uses_head else 1,
         )
 
-    def new_draft(self, policy: Policy) -> LocalDraft:
-        """The local draft with another policy; its context must have been made by reserve()."""
-        assert self.draft_cache is not None
-        return LocalDraft(self.draft_cache, policy, self.translation, is_head=self.uses_head)
+    def _layer_estimates(self) -> DraftEstimates:
+        """What will be known of the MTP layer of the target, beside another draft."""
+        drafting, depth = replace(self.drafting, branches=0), n_mtp(self.target.header)
+        drafting = replace(drafting, n_max=min(depth, drafting.n_max)) if depth > 1 else drafting
+        aborts = self.target.places == {CPU}
+        return estimates_for(
+            self.controller.target, drafting, (self.threads.target,), name="MTP", in_turns=True, n_depths=N_DEPTHS,
+            aborts=aborts,
+        )  # fmt: skip
 
-    def sources(
-        self, draft: Draft | None = None, remote: ConnectedDrafts | None = None, *, lookup: bool = False
-    ) -> Proposers:
-        """What may propose candidates for a text; `lookup`: its own tokens, too. By default, the target is alone."""
-        layer = self.layer.draft if self.layer is not None and draft is self.draft else None
-        if self.lookup is None or not lookup:
-            return Proposers(draft, remote, layer=layer)
-        others = (LookupProposer(self.lookup, self.drafting.n_most),)
-        return Proposers(draft, remote, others, Draft(self._alone), layer)
+    @property
+    def _estimates(self) -> list[DraftEstimates]:
+        return [each for each in (self.estimates, self.layer) if each is not None]
+
+    def new_draft(self, estimates: DraftEstimates) -> LocalDraft:
+        """The local draft with other limits; its context must have been made by reserve()."""
+        assert self.draft_cache is not None
+        return LocalDraft(self.draft_cache, estimates, self.translation, is_head=self.uses_head)
+
+    def proposers(self, *, drafts: bool = True, lookup: bool = True, remote: bool = True) -> Proposers:
+        """What may propose candidates for a text: the local `drafts`, its own tokens, and `remote` drafts."""
+        found = [draft for draft in (self.draft, self._layer_draft) if draft is not None and drafts]
+        others = [LookupProposer(self.lookup, self.drafting.n_most)] if self.lookup is not None and lookup else []
+        connected = self.remote if remote else None
+        if not found and not others and connected is None:
+            return Proposers()
+        return Proposers(self.controller, found, connected, others)
+
+    def limited(self, drafting: DraftConfig, *, lookup: bool) -> Proposers:
+        """What may propose candidates within other limits. What this text shows is not kept."""
+        controller = Controller(self.controller.n_most)
+        controller.restore(self.controller.state())
+        controller.target.warm_s = self.controller.target.warm_s
+        drafts = []
+        if self.draft is not None and self.estimates is not None:
+            estimates = self.new_estimates(controller.target, drafting)
+            estimates.restore(self.estimates.state())
+            drafts = [self.new_draft(estimates)]
+        others = self.proposers(drafts=False, remote=False, lookup=lookup).others
+        return Proposers(controller, drafts, None, others) if drafts or others else Proposers()
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -202,17 +212,18 @@ class ModelPair:
         head = self._head_context(self.target, threads, target) if n_max and self.layer is not None else None
         self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
-            with self.watching():
+            with self.recorder.watching():
                 self._warm_up(target, draft, head, n_max, threads, stop)
         seconds = time.perf_counter() - start
         if self.remote is not None:
-            self.remote.drafting = self.drafting
+            self.remote.drafting, self.remote.costs = self.drafting, self.controller.target
             self.remote.ready(self.target, target, stop)
         self.target_cache = Cache(target, exact=self.config.exact)
         self.draft_cache = Cache(draft) if draft is not None else None
-        self.draft = self.new_draft(self.policy) if draft is not None else None
-        if self.layer is not None:
-            self.layer.draft = LocalDraft(Cache(head), self.layer.policy, is_head=True) if head is not None else None
+        self.draft = self.new_draft(self.estimates) if draft is not None and self.estimates is not None else None
+        self._layer_draft = None
+        if head is not None and self.layer is not None:
+            self._layer_draft = LocalDraft(Cache(head), self.layer, is_head=True)
         self.is_largest = n_predict < 0 or (self.is_largest and n_ctx == self.n_ctx)
         self.n_ctx, self.is_usable = n_ctx, True
         return seconds
@@ -226,12 +237,6 @@ class ModelPair:
                 raise
             log.warning("the MTP layer is not used: %s", error)
             return None
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """What is learned within is watched: see ProfileRecorder."""
-        with self.recorder.watching(), self.layer.recorder.watching() if self.layer is not None else nullcontext():
-            yield
 
     def _warm_up(
         self,
@@ -249,15 +254,19 @@ class ModelPair:
             # Without a draft, only a text that repeats itself uses more sizes than these.
             n_most = n_max if draft is not None or self.remote is not None else 1
             warm_s = warm_up(target, self.target, n_most + 1, n_most + 1)
-            for policy in (self.policy, self._alone, *([self.layer.policy] if self.layer is not None else [])):
-                policy.learn_target_warmup(warm_s)
-            of_layer = head, self.target, self.layer.policy if self.layer is not None else self.policy
+            self.controller.target.learn_warmup(warm_s)
+            self.controller.use_cores(self.cores.limit)
             own = replace(threads, draft=(threads.target,))
-            for (context, model, policy), used in (((draft, self.draft_model, self.policy), threads), (of_layer, own)):
-                if context is not None and model is not None:
+            of_draft, of_layer = (
+                (draft, self.draft_model, self.estimates, threads),
+                (head, self.target, self.layer, own),
+            )
+            for context, model, estimates, used in (of_draft, of_layer):
+                if context is not None and model is not None and estimates is not None:
+                    estimates.costs.forget_jumps(self.controller.target.is_jump)
+                    estimates.costs.use_cores(self.cores.limit)
                     warm_up(context, model, 2)
-                    policy.use_cores(self.cores.limit)
-                    time_draft(context, model, used, policy)
+                    time_draft(context, model, used, estimates)
 
     def reset(self) -> None:
         """Empty the contexts, whatever is in them."""
@@ -317,7 +326,7 @@ class ModelPair:
     @property
     def caches(self) -> list[Cache]:
         """The target's, and those of local drafts."""
-        layer = self.layer.draft.cache if self.layer is not None and self.layer.draft is not None else None
+        layer = self._layer_draft.cache if self._layer_draft is not None else None
         return [cache for cache in (self.target_cache, self.draft_cache, layer) if cache is not None]
 
     def attach(self, remote: ConnectedDrafts) -> None:

@@ -1,9 +1,9 @@
-"""The profile of a pair: what earlier runs learned with the same models, devices and options."""
+"""Profiles of a target and its drafts: what earlier runs learned with the same models, devices and options."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.cores import usable_cores
@@ -12,66 +12,56 @@ from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
 from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument, kept_threads
-from duo.speculation.policy import Policy
-from duo.speculation.policy_state import PolicyState
+from duo.speculation.controller import Controller, TargetState
+from duo.speculation.draft_estimates import DraftEstimates, DraftState
 
 log = logging.getLogger("duo.engine")
 
 _ALL = "0"  # cores, in a policy's state
 
 
-class PairProfile(Profile):
-    """The profile of a pair, whose T(n) are also in the profile of its target, for all drafts."""
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """What is stored of a target, and of each of its drafts, by name. Nothing: no profile is used."""
 
-    def __init__(self, key: Key, target: Profile) -> None:
-        """Raises UsageError if there is no config directory."""
-        super().__init__(key)
-        self._target = target
+    target: Profile | None = None
+    drafts: Mapping[str, Profile] = field(default_factory=dict)
 
-    def load(self) -> ProfileDocument:
-        """See Profile. The T(n) are those of the target's profile, if it has any."""
-        document = super().load()
-        return _with_times(document, self._target.load()) if _shares(document) else document
+    @property
+    def threads(self) -> ProfileDocument:
+        """The numbers of threads that were tuned for the target with its first draft, or alone; empty: none were."""
+        first = next(iter(self.drafts.values()), self.target)
+        return kept_threads(first.load()) if first is not None else {}
 
-    def save(self, document: ProfileDocument) -> None:
-        """See Profile."""
-        super().save(document)
-        if _shares(document):
-            self._target.save(_with_times(self._target.load(), document))
+    def restore(self, controller: Controller, drafts: Sequence[DraftEstimates]) -> None:
+        """Let the controller and its drafts start from what is stored."""
+        if self.target is not None and "target" in (document := self.target.load()):
+            controller.restore(document["target"])
+        for draft in drafts:
+            if draft.name in self.drafts and "draft" in (document := self.drafts[draft.name].load()):
+                draft.restore(document["draft"])
 
-
-def _shares(document: ProfileDocument) -> bool:
-    """Whether the target has as many threads as with other drafts."""
-    threads = kept_threads(document).get("threads")
-    return threads is None or threads["target"] == usable_cores()
-
-
-def _policy(document: ProfileDocument) -> PolicyState | None:
-    """The state of a policy in a document; None if there is none or it is damaged."""
-    state = document.get("policy")
-    return state if isinstance(state, dict) and Policy(1, 2).restore_kept(state) else None
-
-
-def _with_times(document: ProfileDocument, other: ProfileDocument) -> ProfileDocument:
-    """A document with the T(n), while no draft computes, of another one."""
-    nothing, times = Policy(1, 2).state(), _policy(other)
-    if times is None:
-        return document
-    state = _policy(document) or nothing
-    costs, empty = state["costs"], nothing["costs"][_ALL]
-    for n, (alone, _) in times["costs"].items():
-        if alone["target_s"]:
-            mine, concurrent = costs.get(n, empty)
-            costs = costs | {n: [mine | {"target_s": alone["target_s"]}, concurrent]}
-    return document | {"policy": state | {"costs": costs}}
+    def save(self, target: TargetState | None, drafts: Mapping[str, DraftState]) -> None:
+        """Store what was learned; warns if that fails."""
+        found: list[tuple[Profile, ProfileDocument]] = []
+        if self.target is not None and target is not None:
+            found.append((self.target, {"target": target}))
+        found += [(self.drafts[name], {"draft": state}) for name, state in drafts.items() if name in self.drafts]
+        for profile, document in found:
+            try:
+                profile.save({**profile.load(), **document})
+            except OSError as error:
+                said = "could not store the profile in %s: %s (profile=False disables it)"
+                log.warning(said, profile.path, error.strerror)
 
 
-def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile:
-    """The profile for all that affects the cost of a decode with a target, and a draft. Raises UsageError."""
-    if len(models) == 1:
-        return Profile(_key(config, models))
-    alone = replace(config, draft_n_threads=None, draft_cpu_range=None)
-    return PairProfile(_key(config, models), Profile(_key(alone, models[:1])))
+def find_profiles(config: EngineConfig, target: ModelConfig, drafts: Mapping[str, ModelConfig]) -> Profiles:
+    """The profiles for all that affects the cost of a decode with a target, and with each draft. Raises UsageError."""
+    pairs = {name: Profile(_key(config, [target, draft])) for name, draft in drafts.items()}
+    threads = next((kept_threads(profile.load()).get("threads") for profile in pairs.values()), None)
+    n_tuned = threads["target"] if threads is not None and threads["target"] != usable_cores() else config.n_threads
+    alone = replace(config, n_threads=n_tuned, draft_n_threads=None, draft_cpu_range=None)
+    return Profiles(Profile(_key(alone, [target])), pairs)
 
 
 def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
@@ -96,39 +86,49 @@ def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
     )
 
 
-@dataclass
 class ProfileRecorder:
-    """Watches a policy learn; once other programs disturb a text, it keeps the times that were known before."""
+    """Watches a controller learn; once other programs disturb a text, it keeps the times that were known before."""
 
-    policy: Policy
-    n_threads: int  # the most that compute at once on the cores of this machine
-    n_others: float = 0.0  # cores that other programs used when they first slowed down what was measured
+    def __init__(self, controller: Controller, drafts: Sequence[DraftEstimates], n_threads: int) -> None:
+        """`n_threads`: the most that compute at once on the cores of this machine."""
+        self._controller, self._drafts, self._n_threads = controller, drafts, n_threads
+        self.n_others = 0.0  # cores that other programs used when they first slowed down what was measured
+        self._before = self._state()
 
-    def __post_init__(self) -> None:
-        self._before = self.policy.state()
+    def _state(self) -> tuple[TargetState, dict[str, DraftState]]:
+        return self._controller.state(), {draft.name: draft.state() for draft in self._drafts}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Something is measured within."""
         since = cpu_times()
         if not self.n_others:
-            self._before = self.policy.state()
+            self._before = self._state()
         try:
             yield
         finally:
             n_others = other_cpu_use(since)
-            if not self.n_others and is_busy(n_others, self.n_threads):
+            if not self.n_others and is_busy(n_others, self._n_threads):
                 self.n_others = n_others
 
-    def state(self) -> PolicyState | None:
-        """What to keep; None if nothing was learned. The log file says what is not kept."""
-        state, before = self.policy.state(), self._before
-        if not self.policy.rate:
-            return None
+    def state(self) -> tuple[TargetState | None, dict[str, DraftState]]:
+        """What to keep; nothing if nothing was learned. The log file says what is not kept."""
+        (target, drafts), (before, drafts_before) = self._state(), self._before
+        if not self._controller.rate:
+            return None, {}
         if not self.n_others:
-            return state
+            return target, drafts
         log.debug(
             "other programs used %.1f of %d cores: the times of this run are not kept", self.n_others, usable_cores()
         )
-        costs = state["costs"] | {_ALL: before["costs"][_ALL]}  # those with fewer cores are kept as such
-        return {**before, "acceptance": state["acceptance"], "costs": costs}
+        # The times with fewer cores are kept as such.
+        kept = {"costs": {**target["costs"], _ALL: before["costs"][_ALL]}}
+        for name, state in drafts.items():
+            earlier, costs = drafts_before[name], state["costs"]
+            times = costs["times"] | {_ALL: earlier["costs"]["times"][_ALL]}
+            beside = {**state["beside"], _ALL: earlier["beside"].get(_ALL, {})}
+            drafts[name] = {
+                **earlier, "acceptance": state["acceptance"], "beside": beside,
+                "costs": {**earlier["costs"], "times": times},
+            }  # fmt: skip
+        return {**before, **kept}, drafts

@@ -1,52 +1,87 @@
-"""Proposers: whatever proposes candidates. A draft is one that has a policy."""
+"""Proposers: whatever proposes candidates for the texts that are being written."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from duo.config import SamplingConfig, ThreadConfig
-from duo.engine.recorder import Recorder
-from duo.engine.text import Ending
-from duo.speculation.policy import Policy, StepCost
-from duo.speculation.prompt_lookup import PromptLookup
-from duo.speculation.sampling import CandidateSampler
-from duo.speculation.schedule import Schedule
-from duo.speculation.sequence import TokenSequence
-from duo.speculation.types import Proposal
+from duo.speculation.types import Origin, Proposal
+
+if TYPE_CHECKING:
+    from duo.config import SamplingConfig
+    from duo.engine.recorder import Recorder
+    from duo.engine.text import Ending
+    from duo.speculation.prompt_lookup import PromptLookup
+    from duo.speculation.sampling import CandidateSampler
+    from duo.speculation.verify import Verifier
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRequest:
-    """The text that sources propose candidates for."""
+@dataclass(slots=True, eq=False)
+class RunningText:
+    """A text that is being written."""
 
-    sequence: TokenSequence
+    tokens: list[int]  # the prompt and everything that the target has added
     ending: Ending
-    metrics: Recorder
-    sampler: CandidateSampler  # the sampler of a local draft
-    sampling: SamplingConfig  # from which a remote draft makes its own
+    recorder: Recorder
+    verifier: Verifier
+    sampler: CandidateSampler  # of a local draft
+    sampling: SamplingConfig  # from which a remote draft makes its own sampler
+    n_vocab: int
     banned: Sequence[int] = ()  # tokens that must not be chosen
-    mode: str = ""  # of sampling: see Policy.begin()
+    mode: str = ""  # of sampling: see Controller.begin()
+    judges_all: bool = True  # whether candidates that were not verified are scored, by comparison with the target's
+    n_prompt: int = field(init=False)
+    n_fresh: int = 1  # tokens that the next step decodes besides candidates; several: the end of the prompt
+    n_room: int = 0  # tokens that the next step may add
+
+    def __post_init__(self) -> None:
+        self.n_prompt = len(self.tokens)
+
+
+class Result(NamedTuple):
+    """What a step adds to one text."""
+
+    tokens: tuple[int, ...]  # up to the end of the text
+    pieces: tuple[bytes, ...] = ()  # the bytes of each
+    n_right: int = 0  # candidates that were accepted
+    n_candidates: int = 0  # that were verified
+    origin: Origin = Origin.DRAFT  # of the candidates; DRAFT if there were none
+    draft: str = ""  # the draft that proposed them, or might have; empty: none
+    is_usual: bool = True  # whether the step decoded no part of the prompt, and compiled nothing
+    judged: float = 0.0  # when its tokens were verified
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether the lookup found all but the last token.
+
+        A draft predicts such tokens more often than others, on which alone it can gain: it is not judged by them.
+        """
+        return self.is_usual and self.origin is Origin.LOOKUP and len(self.tokens) > 1
 
 
 class Proposer:
-    """Proposes what the target may write next; this one nothing. The target's thread calls it.
+    """Proposes what the target may write next; this one nothing. The target's thread calls it, except interrupt().
 
-    At each step, one policy compares what all sources propose by value, and the target verifies the candidates of one.
-    A text may use several drafts, one at a time, and return to an earlier one: each begin() starts from all tokens
-    accepted so far.
+    At each step, the controller compares what all proposers have by value. What a proposer's candidates cost, and how
+    likely they are, is data: see Proposal and DraftEstimates. Each begin() starts from all tokens accepted so far.
     """
 
-    def begin(self, request: DraftRequest) -> None:
+    def begin(self, text: RunningText) -> None:
         """Start proposing for a text."""
 
-    def propose(self) -> Proposal:
+    def propose(self, texts: Sequence[RunningText]) -> Proposal:  # noqa: ARG002
         """What there is for the next batch. Never blocks, except for a draft in turns that is scored on the text."""
         return Proposal()
 
-    def verifies(self, n: int) -> None:
-        """The target verifies the first `n` of these now."""
+    def wait(self, seconds: float) -> None:
+        """Wait up to `seconds` for one more candidate, or make it. If none came, the next proposal expects none."""
 
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
-        """The target has added `tokens` to the text at this cost; None for a step with prefill.
+    def verifies(self, n: int) -> None:
+        """The target verifies the first `n` of its candidates now."""
+
+    def commit(self, results: Sequence[Result]) -> None:
+        """The target has added tokens to the texts.
 
         Called before the target's next decode, so what this one has left in its context, such as hidden rows of the
         accepted positions, can still be read.
@@ -55,57 +90,29 @@ class Proposer:
     def end(self) -> None:
         """Stop. A second call does nothing."""
 
-
-@dataclass(frozen=True, slots=True)
-class LookupProposer(Proposer):
-    """The text itself: at most `n_most` of what followed earlier occurrences of its last tokens."""
-
-    lookup: PromptLookup
-    n_most: int
-
-    def begin(self, request: DraftRequest) -> None:
-        self.lookup.begin(request.sequence.accepted)
-
-    def propose(self) -> Proposal:
-        return self.lookup.propose(self.n_most)
-
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002
-        self.lookup.extend(tokens)
-
-
-class Draft(Proposer):
-    """A source with a policy; by itself the target alone. The target's thread calls it, except interrupt()."""
-
-    threads: ThreadConfig  # that may be used now: set before begin(), and whenever the number of free cores changes
-
-    def __init__(self, policy: Policy | None = None) -> None:
-        """Without a policy, nothing is verified."""
-        self.policy = policy
-        self._sequence = TokenSequence((), 0)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The current schedule."""
-        return self.policy.schedule if self.policy is not None else Schedule.OFF
-
-    @property
-    def n_target_threads(self) -> int:
-        """Threads of the target in the current schedule."""
-        return self.threads.target
-
-    def begin(self, request: DraftRequest) -> None:
-        self._sequence = request.sequence
-        if self.policy is not None:
-            self.policy.begin(len(self._sequence.accepted), request.ending.n_room, request.mode)
-
-    def more(self, seconds: float) -> None:
-        """Wait up to `seconds` for one more candidate, or make it. If none came, the next proposal expects none."""
-
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
-        """See Proposer. The tokens are added to the session."""
-        self._sequence.commit(tokens)
-        if cost is not None and self.policy is not None:
-            self.policy.learn_step(len(tokens), cost)
-
     def interrupt(self) -> None:
         """Abort the current decode, because the text ends. From any thread."""
+
+
+class LookupProposer(Proposer):
+    """The text itself: what followed earlier occurrences of its last tokens."""
+
+    def __init__(self, lookup: PromptLookup, n_most: int) -> None:
+        """`n_most`: candidates in a batch."""
+        self._lookup, self._n_most = lookup, n_most
+        self._found: Proposal | None = None  # for the next step
+
+    def begin(self, text: RunningText) -> None:
+        self._lookup.begin(text.tokens)
+        self._found = None
+
+    def propose(self, texts: Sequence[RunningText]) -> Proposal:
+        if texts[0].n_fresh > 1:
+            return Proposal()
+        if self._found is None:
+            self._found = self._lookup.propose(self._n_most)
+        return self._found
+
+    def commit(self, results: Sequence[Result]) -> None:
+        self._lookup.extend(results[0].tokens)
+        self._found = None

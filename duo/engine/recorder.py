@@ -22,8 +22,8 @@ from duo.engine.statistics import (
     overlap,
     ratio,
 )
-from duo.speculation.policy import Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.controller import Controller
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Origin
 
 SHARED, TRANSLATED = "shared", "translated"  # vocabularies of a draft
@@ -39,7 +39,7 @@ class Recorder:
     paused_s: float = 0.0  # in which others were written
     stop: str = "error"
     draft_error: str | None = None
-    policy: Policy | None = None  # of the last draft that was used; None: it had none
+    policy: Controller | None = None  # of the last draft that was used; None: it had none
 
     # The target thread's
     steps: list[StepRecord] = field(default_factory=list)

@@ -9,13 +9,12 @@ from duo.engine.cores import pin
 from duo.engine.decoder import SavedCache
 from duo.engine.generation import Generation, Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.proposers import DraftRequest
+from duo.engine.proposers import RunningText
 from duo.engine.request import Drafting, TextRequest, choosing
 from duo.engine.text import INTERRUPTED, Ending
 from duo.errors import DecodeError, ModelError
 from duo.speculation.constants import DEFAULT
-from duo.speculation.schedule import Schedule
-from duo.speculation.sequence import TokenSequence
+from duo.speculation.modes import Schedule
 
 log = logging.getLogger("duo.engine")
 
@@ -56,7 +55,7 @@ class RequestWriter:
             is_loading = not slot.n_ctx  # the first contexts are part of loading
             seconds = slot.reserve(len(request.prompt), request.config.stop.n_predict, request.cancelled)
             request.metrics.started += seconds if is_loading else 0.0
-            with slot.watching():
+            with slot.recorder.watching():
                 return self._generate(request, others_wait)
         finally:
             with self._lock:
@@ -74,7 +73,7 @@ class RequestWriter:
             for cache, saved in zip(slot.caches, paused.caches, strict=True):
                 cache.load(saved)
             slot.saved.take(paused.slot)
-        target, sequence, most = slot.target_cache, generation.sequence, slot.config.turn_tokens
+        target, text, most = slot.target_cache, generation.text, slot.config.turn_tokens
         assert target is not None
         can_pause = most and slot.is_largest and target.savable is not None
 
@@ -86,8 +85,8 @@ class RequestWriter:
             has_ended = self._run(generation, request, pauses)
             return has_ended
         finally:
-            target.end(sequence.accepted, sequence.n_prompt)
-            request.stopped_by = generation.request.ending.stopped_by
+            target.end(text.tokens, text.n_prompt)
+            request.stopped_by = generation.text.ending.stopped_by
             if not has_ended:
                 request.n_pauses += 1
                 self._paused[request] = _Paused(generation, [cache.save() for cache in slot.caches], slot.saved.here)
@@ -124,7 +123,7 @@ class RequestWriter:
         config, slot, sources = request.config, self._slot, request.sources
         target, cache = slot.target, slot.target_cache
         assert cache is not None
-        sources = sources or self._sources(request.drafting, is_rejection=config.is_rejection)
+        sources = sources or self._proposers(request.drafting, is_rejection=config.is_rejection)
         banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, sampler = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
         slot.saved.begin(slot.caches, request.prompt, request.slot)
@@ -134,25 +133,25 @@ class RequestWriter:
         request.n_cached = cache.begin(request.prompt, None if request.scored is None else config.n_logprobs or 0)
         if request.scored is not None:
             request.scored = cache.scored
-        sequence = TokenSequence(request.prompt, target.n_vocab, judges_all=not config.is_rejection)
         ending = Ending(config.stop, target.piece, target.is_end)
-        text = DraftRequest(sequence, ending, request.metrics, sampler, config.sampling, banned, config.mode)
-        return Generation(
-            cache.context, text, verifier, slot.threads, sources, request.on_prompt, config.n_logprobs, slot.cores,
-            request.scored,
+        text = RunningText(
+            list(request.prompt), ending, request.metrics, verifier, sampler, config.sampling, target.n_vocab, banned,
+            config.mode, judges_all=not config.is_rejection,
         )  # fmt: skip
+        return Generation(
+            cache.context, text, slot.threads, sources, request.on_prompt, config.n_logprobs, slot.cores, request.scored
+        )
 
-    def _sources(self, asked: Drafting, *, is_rejection: bool) -> Proposers:
+    def _proposers(self, asked: Drafting, *, is_rejection: bool) -> Proposers:
         slot = self._slot
-        drafting, draft, remote = asked.applied(slot.drafting), slot.draft, None if is_rejection else slot.remote
+        drafting, lookup = asked.applied(slot.drafting), asked.lookup is not False
         if drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
-            return slot.sources(lookup=bool(asked.lookup))
-        if draft is not None and drafting != slot.drafting:
-            policy = slot.new_policy(drafting)  # with what the slot's has learned
-            policy.restore_kept(slot.policy.state())
-            draft = slot.new_draft(policy)
-        draft, remote = (draft, remote) if drafting.n_max else (None, None)
-        return slot.sources(draft, remote, lookup=asked.lookup is not False and drafting.n_max > 0)
+            return slot.proposers(drafts=False, remote=False, lookup=bool(asked.lookup))
+        if not drafting.n_max:
+            return Proposers()
+        if slot.draft is not None and drafting != slot.drafting:
+            return slot.limited(drafting, lookup=lookup)
+        return slot.proposers(remote=not is_rejection, lookup=lookup)
 
     def forget(self, request: TextRequest) -> None:
         """A request that has paused is cancelled."""

@@ -12,9 +12,10 @@ from typing import Annotated, Any, TypedDict, cast
 import msgspec
 
 from duo.models.storage import MIB, config_dir, open_own, read_at_most
-from duo.speculation.policy_state import PolicyState
+from duo.speculation.controller import TargetState
+from duo.speculation.draft_estimates import DraftState
 
-_VERSION = 4
+_VERSION = 5
 _MAX_BYTES = MIB  # a profile has a few KiB
 _DIGITS = 6  # of the hash in a name: one pair has few profiles, and a wrong one is not used
 _MAX_NAME = 60  # characters of a model's name in that of a profile: a file name has at most 255 bytes
@@ -53,9 +54,11 @@ class Key(msgspec.Struct, frozen=True):
     options: tuple[Any, ...]  # -t, -td (None: not given) and others
 
 
-# What a profile says. What is read from a file is checked where it is used.
+# What a profile says: of a target, or of a draft with its target. What is read is checked where it is used.
 ProfileDocument = TypedDict(
-    "ProfileDocument", {"for": dict[str, Any], "policy": PolicyState, "threads": TunedThreads}, total=False
+    "ProfileDocument",
+    {"for": dict[str, Any], "target": TargetState, "draft": DraftState, "threads": TunedThreads},
+    total=False,
 )
 
 

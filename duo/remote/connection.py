@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duo.engine.async_draft import Drafted
-from duo.engine.proposers import DraftRequest
+from duo.engine.proposers import RunningText
 from duo.errors import LinkError
 from duo.http.guard import ROUTE, Guard, allowed_hosts
 from duo.llama.fingerprint import Fingerprint, fingerprint_difference
@@ -161,7 +161,7 @@ class DraftConnection:
     drafts: RemoteDrafts
     draft: RemoteDraft
     wake: asyncio.Event  # set when there may be a new order
-    _begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin, until the End
+    _begun: tuple[RunningText, RemoteQueue] | None = None  # the text of the last Begin, until the End
     _serial: int = 0
     _credit: int = SPARE  # messages that it may send before the next order
 
@@ -186,9 +186,9 @@ class DraftConnection:
             if self._credit < 0:
                 raise ConnectionRejected("flood", "it sends more messages than it was asked for")
 
-    def _offer(self, message: CandidateMessage, request: DraftRequest, queue: RemoteQueue) -> bool:
+    def _offer(self, message: CandidateMessage, request: RunningText, queue: RemoteQueue) -> bool:
         """Put a candidate into the queue. False if it is of no use."""
-        if message.token >= request.sequence.n_vocab:
+        if message.token >= request.n_vocab:
             raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
         candidate = Candidate(message.token, min(max(message.confidence, 0.0), _MAX_CONFIDENCE))
         drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6))
@@ -216,15 +216,15 @@ class DraftConnection:
             self._credit = max(self._credit, SPARE)
             return End(self._serial)
         request, queue = current
-        if (order := queue.order(self._serial + (current is not begun), draft.policy.latency_s)) is None:
+        if (order := queue.order(self._serial + (current is not begun), draft.estimates.costs.latency_s)) is None:
             return None
         self._serial = order.serial
         # It may answer each order with n_ahead candidates and one Alive per 16 tokens.
-        n_ahead = draft.policy.n_ahead
+        n_ahead = draft.estimates.n_ahead
         self._credit = min(self._credit + n_ahead + SPARE + len(order.tokens) // 16, _MAX_CREDIT)
         draft.waiting_since = (draft.waiting_since or time.perf_counter()) if order.may_draft else None
         if current is begun:
             return order
         self._begun = current
-        options = (request.sequence.n_vocab, n_ahead, request.sampling, list(request.banned))
+        options = (request.n_vocab, n_ahead, request.sampling, list(request.banned))
         return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft)

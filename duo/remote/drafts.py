@@ -10,16 +10,18 @@ from contextlib import suppress
 
 from duo.config import EngineConfig
 from duo.engine.async_draft import AsyncDraft, CandidateQueue, Decode, Drafted
-from duo.engine.proposers import DraftRequest
+from duo.engine.profile import Profiles
+from duo.engine.proposers import Result, RunningText
 from duo.engine.statistics import StepRecord
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.remote.messages import Text
-from duo.speculation.policy import Policy, StepCost, policy_for
-from duo.speculation.policy_state import PolicyState
-from duo.speculation.schedule import Schedule
-from duo.speculation.types import Candidate, Origin
+from duo.speculation.acceptance import Lookahead
+from duo.speculation.draft_estimates import DraftEstimates, DraftState, estimates_for
+from duo.speculation.modes import Schedule
+from duo.speculation.target_costs import TargetCosts
+from duo.speculation.types import Candidate, Origin, Proposal
 
 log = logging.getLogger("duo.remote")
 
@@ -85,12 +87,13 @@ class RemoteDraft(AsyncDraft):
 
     _queue: RemoteQueue
     _queue_type = RemoteQueue
+    _told: Lookahead | None = None  # with which the connection was last woken
     _longest_wait_s = 0.1  # it may be slow for unknown reasons
     _is_remote = True
 
     def __init__(self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object]) -> None:
         """`wake` lets the connection look for a new order."""
-        super().__init__(drafts.new_policy(model))
+        super().__init__(drafts.new_estimates(model))
         self.name, self.model = name, model
         self.number = 0  # among all that have connected
         # Candidates verified and accepted in earlier texts; the steps of this text, and its first with this draft.
@@ -99,7 +102,7 @@ class RemoteDraft(AsyncDraft):
         self._drafts = drafts
         self._wake = wake
         self._drafted_until = 0.0
-        self.current: tuple[DraftRequest, RemoteQueue] | None = None  # the text to draft for; replaced as a whole
+        self.current: tuple[RunningText, RemoteQueue] | None = None  # the text to draft for; replaced as a whole
         self.waiting_since: float | None = None  # its last sign of life, while it may draft
         self.has_stalled = False  # since its last sign of life
         self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
@@ -118,16 +121,25 @@ class RemoteDraft(AsyncDraft):
         own = [step for step in steps[first:] if step.source is Origin.DRAFT]
         return verified + sum(step.n_candidates for step in own), accepted + sum(step.n_accepted for step in own)
 
-    def begin(self, request: DraftRequest) -> None:
-        super().begin(request)
-        request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
-        self._counted = (*self.counts, request.metrics.steps, len(request.metrics.steps))
+    def begin(self, text: RunningText) -> None:
+        super().begin(text)
+        recorder = text.recorder
+        recorder.vocabulary, recorder.lost_to_translation = self._drafts.vocabulary, None
+        self._counted = (*self.counts, recorder.steps, len(recorder.steps))
         self._queue.open()
-        self.current = request, self._queue
+        self.current = text, self._queue
         self._drafts.calls.put(self._wake)
 
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
-        super().commit(tokens, cost)
+    def propose(self, texts: Sequence[RunningText]) -> Proposal:
+        # The proposal may begin with an order: see commit().
+        is_new, proposal = self._is_new, super().propose(texts)
+        if is_new and self._lookahead != self._told:
+            self._told = self._lookahead
+            self._drafts.calls.put(self._wake)
+        return proposal
+
+    def commit(self, results: Sequence[Result]) -> None:
+        super().commit(results)
         self._drafts.calls.put(self._wake)
 
     def end(self) -> None:
@@ -135,16 +147,15 @@ class RemoteDraft(AsyncDraft):
             self._queue.close()
             self._counted, self.current = (*self.counts, (), 0), None
             self._drafts.calls.put(self._wake)
-            if self.policy.rate:
-                self._drafts.learn(self.model, self.policy.state())
+            self._drafts.learn(self.model, self.estimates.state())
 
     def interrupt(self) -> None:
         self._queue.close()
 
     def _learn_drafted(self, drafted: Drafted) -> None:
         if drafted.latency_s is not None:
-            self.policy.learn_latency(drafted.latency_s)
-        if self.policy.schedule is Schedule.ASYNC:
+            self.estimates.costs.add_latency(drafted.latency_s)
+        if self.estimates.schedule is Schedule.ASYNC:
             super()._learn_drafted(drafted)
         if drafted.is_useful:  # an estimate of when it was drafted
             now = self._now()
@@ -162,11 +173,12 @@ class RemoteDrafts:
 
     def __init__(self) -> None:
         self.drafting = EngineConfig().drafting()
+        self.costs = TargetCosts()  # of the target that is announced
         self.vocabulary: str | None = None  # of the drafts: see DraftStatistics
         self.target: Fingerprint | None = None  # that drafts must match; None while the model is loading
         self.n_ctx = 0  # of the target's context
         self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
-        self.learned: dict[str, PolicyState] = {}  # by the draft's model; for the target's thread
+        self.learned: dict[str, DraftState] = {}  # by the draft's model; for the target's thread
         # Made on another thread: if the target's thread woke the server's, it would release the GIL and wait until that
         # one has handled the wake-up.
         self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -186,7 +198,7 @@ class RemoteDrafts:
     def latency_s(self) -> float:
         """Round-trip time to the draft that was in use last, without the time to draft a token."""
         with self._lock:
-            return self._last_used.policy.latency_s if self._last_used is not None else 0.0
+            return self._last_used.estimates.costs.latency_s if self._last_used is not None else 0.0
 
     @property
     def counts(self) -> Counter[str]:
@@ -199,11 +211,18 @@ class RemoteDrafts:
         with self._lock:
             self._counts[event] += 1
 
-    def new_policy(self, model: str) -> Policy:
-        """A policy for a draft of this model, with the values learned for it so far."""
-        policy = policy_for(self.drafting, remote=True)
-        policy.restore_kept(self.learned.get(model))
-        return policy
+    def new_estimates(self, model: str) -> DraftEstimates:
+        """What is known of a draft of this model."""
+        estimates = estimates_for(self.costs, self.drafting, remote=True, name=model)
+        if (learned := self.learned.get(model)) is not None:
+            estimates.restore(learned)
+        return estimates
+
+    def restore(self, profiles: Profiles) -> None:
+        """Start from what is stored of drafts."""
+        for name, profile in profiles.drafts.items():
+            if "draft" in (document := profile.load()):
+                self.learned[name] = document["draft"]
 
     # The server's side
 
@@ -242,18 +261,17 @@ class RemoteDrafts:
             for draft in self._line:
                 draft.is_unable = draft.is_given_up = False
 
-    def choose(self, *, has_other: bool) -> RemoteDraft | None:
+    def choose(self) -> RemoteDraft | None:
         """The draft to use: the previous one while it is usable, else the first in line that is.
 
-        One that does not pay is given up for this text: it is used only if there is no other one and no local draft
-        (`has_other`).
+        One that does not pay is given up for this text: it is used only if there is no other one.
         """
         with self._lock:
             before, line = self._active, self._line
-            if before is not None and before.current is not None and before.policy.prefers_target_alone:
+            if before is not None and before.current is not None and not before.estimates.is_chosen:
                 before.is_given_up = True
             usable = [draft for draft in line if draft.is_usable]
-            wanted = [draft for draft in usable if not draft.is_given_up] or ([] if has_other else usable)
+            wanted = [draft for draft in usable if not draft.is_given_up] or usable
             active = self._active = before if before in wanted else next(iter(wanted), None)
             late = new = None
             if before in line and before not in usable:
@@ -269,8 +287,8 @@ class RemoteDrafts:
             log.info("draft %s is in use", new.name)
         return active
 
-    def learn(self, model: str, state: PolicyState) -> None:
-        """Keep the state of a policy for the next draft of this model."""
+    def learn(self, model: str, state: DraftState) -> None:
+        """Keep what was learned for the next draft of this model."""
         self.learned.pop(model, None)
         if len(self.learned) >= _MAX_LEARNED:
             del self.learned[next(iter(self.learned))]  # the one that was used least recently

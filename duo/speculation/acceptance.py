@@ -3,16 +3,26 @@
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.estimators import Mean
-from duo.speculation.policy_state import AcceptanceState, between
+from duo.speculation.estimators import Mean, between
 
 LEAST_CHANCE = 0.01  # of an outcome that is continued
 MAX_DEEP = 31  # tokens in a branch
 N_DEPTHS = 4  # of a head's candidates that are told apart: the last stands for all further ones
 _DEEPER = 100.0  # is added to the confidence of a head's candidate for each candidate that it builds on
+
+
+class AcceptanceState(TypedDict):
+    """What a profile keeps: see Acceptance."""
+
+    edges: list[float]
+    accepted: list[float]
+    mean: float
+    scored: int
+    shares: list[float]
+    ranks: list[float]
 
 
 def _recent(value: float, n: int) -> Mean:

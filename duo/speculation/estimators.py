@@ -1,7 +1,9 @@
 """Means of what is measured again and again."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from duo.speculation.constants import DEFAULT
 
@@ -68,3 +70,30 @@ class Time(Mean):
                 self.spread = math.sqrt(variance + weight * ((value / self.value - 1) ** 2 - variance))
             super().add(value)
         self.is_kept = False
+
+
+def between(value: Any, least: float, most: float) -> float:
+    """`value`, if it is a number from `least` to `most`. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("not a number")
+    if not least <= value <= most:
+        raise ValueError("out of range")
+    return float(value)
+
+
+def duration(value: Any) -> float:
+    """`value`, if it can be the time of a decode in seconds; beyond, ratios would overflow."""
+    return between(value, 1e-7, 1e5)
+
+
+def times_state(times: Mapping[int, Time]) -> dict[str, list[float]]:
+    """Times by number, as JSON types: [seconds, relative spread]."""
+    return {str(n): [time.value, time.spread] for n, time in sorted(times.items())}
+
+
+def restored_times(state: Mapping[str, Sequence[float]], least: int, most: int) -> dict[int, Time]:
+    """Times of times_state(), for numbers from `least` to `most`. Raises TypeError or ValueError if it is damaged."""
+    return {
+        int(between(int(n), least, most)): Time(duration(value), between(spread, 0, 1))
+        for n, (value, spread) in state.items()
+    }

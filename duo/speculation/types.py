@@ -53,15 +53,36 @@ class Outcome(NamedTuple):
     token: int
 
 
+class Probe(NamedTuple):
+    """What a draft would have drafted for a piece of the text, decoded in one batch."""
+
+    scores: Sequence[tuple[float, bool]]  # (confidence, whether it equals the text) of each position
+    n_tokens: int  # decoded; 0: not possible
+    seconds: float  # 0: the time is not representative
+    whole: bool  # whether the draft has now decoded all of the text
+
+
 class Proposal(NamedTuple):
     """What a source has for the next batch."""
 
     candidates: Sequence[Candidate] = ()  # they continue the accepted tokens
     next_s: float = math.inf  # seconds until it has one more; infinity: it will not in this step
     origin: Origin = Origin.DRAFT
+    draft: str = ""  # its name; empty: the proposer is no draft
     # Of each guess: the probability that it is right if those before it are, and from how many observations this is
     # known. Empty: the policy knows it by confidence.
     chances: Sequence[tuple[float, float]] = ()
+    probe: Probe | None = None  # since the last proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Verify these candidates now or, if `wait_s` is not None, wait that long for one more and plan again."""
+
+    candidates: Sequence[Candidate] = ()
+    proposer: int = -1  # the index of the proposal that they are from, or to wait for; -1: none
+    origin: Origin = Origin.DRAFT
+    wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from duo.engine.engine import Engine
 from duo.llama.devices import gpus
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from tests.device.helpers import (
     KINDS,
     N_MAX,

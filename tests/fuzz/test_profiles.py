@@ -15,7 +15,7 @@ from duo.cli.commands.saved_profiles import describe, table
 from duo.config import EngineConfig
 from duo.engine.cores import plan_threads, tuned_threads
 from duo.models.profiles import Profile, kept_threads, saved_profiles
-from duo.speculation.pair import Machine
+from duo.speculation.machine import Machine
 from duo.speculation.policy import Policy
 from tests.fuzz.cases import cases, damaged, dice
 from tests.unit.models.test_profiles import KEY

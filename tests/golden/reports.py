@@ -18,7 +18,7 @@ from duo.engine.statistics import (
 from duo.engine.stream import Completion
 from duo.speculation.policy import Policy
 from duo.speculation.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
-from duo.speculation.schedule import ALL, Change, Schedule
+from duo.speculation.modes import ALL, Change, Schedule
 
 REPORTS = Path(__file__).with_name("reports.txt")
 OFF, SYNC, ASYNC = Schedule.OFF, Schedule.SYNC, Schedule.ASYNC

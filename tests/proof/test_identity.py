@@ -29,7 +29,7 @@ from duo.engine.recorder import Recorder
 from duo.llama.library import quantize
 from duo.llama.model import Model
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Logits, TokenLogprobs
 from tests.fakes import Eager, Preparing, restless
 from tests.process.llama.test_exact import FILE_TYPES

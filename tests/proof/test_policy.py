@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.virtual import Predictions, constant, replay
 from duo.speculation.forecast import limit, overlapped
-from duo.speculation.pair import Machine
+from duo.speculation.machine import Machine
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import ALL, Schedule
+from duo.speculation.modes import ALL, Schedule
 from tests.unit.speculation.machines import (
     FAST_DRAFT,
     MACHINES,

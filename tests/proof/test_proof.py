@@ -22,7 +22,7 @@ from duo.speculation.filters import Tokens
 from duo.speculation.policy import Policy, StepCost
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import CandidateSampler, Chain, Coupled
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Logits
 from duo.speculation.verify import DraftSampler, Matching, Rejection, Verifier

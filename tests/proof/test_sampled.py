@@ -14,7 +14,7 @@ from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.llama.model import Model
 from duo.speculation.sampling import Chain
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Logits
 from tests.fakes import Eager
 from tests.goodness import chi_square

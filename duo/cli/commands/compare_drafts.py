@@ -27,7 +27,7 @@ from duo.models.draft_files import check_draft, find_candidates
 from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import find_model
-from duo.speculation.schedule import Schedule, fastest
+from duo.speculation.modes import Schedule, fastest
 
 _N_TEXTS = 2
 _LEAST = 0.98  # of the fastest rate: two measurements differ by as much

@@ -18,7 +18,7 @@ from duo.speculation.constants import DEFAULT
 from duo.speculation.forecast import Forecast
 from duo.speculation.pair import Machine, PairModel
 from duo.speculation.policy_statistics import ByCondition
-from duo.speculation.schedule import Schedule, fastest
+from duo.speculation.modes import Schedule, fastest
 
 _SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
 

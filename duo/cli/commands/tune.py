@@ -23,7 +23,7 @@ from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
 from duo.models.profiles import ProfileDocument, TunedThreads
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 
 _N_CTX = 192  # enough for the batches that are timed
 _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table

@@ -14,7 +14,7 @@ from duo.llama.memory import peak_bytes
 from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT, assumed
 from duo.speculation.policy_statistics import PolicyStatistics
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import common_prefix
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies

@@ -20,7 +20,7 @@ from duo.cli.terminal import live
 from duo.cli.terminal.writer import TextWriter
 from duo.engine.recorder import Recorder
 from duo.engine.statistics import StepRecord
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.command import ONE_EACH, Argument, command, environment, models
 from tests.serving import wait_until

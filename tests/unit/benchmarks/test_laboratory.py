@@ -23,7 +23,7 @@ from duo.bench.rounds import Contestant, Prompt, Sample
 from duo.bench.rounds import Run as Text
 from duo.diagnose.machine_file import read_machine
 from duo.errors import DecodeAborted, DecodeError
-from duo.speculation.pair import Machine
+from duo.speculation.machine import Machine
 from tests.fakes import FakeContext
 
 FLAT = (0.1,) * (N_MAX + 1)

@@ -8,7 +8,7 @@ from benchmarks.virtual import NoisyPolicy, constant, replay
 from benchmarks.virtual_clock import VirtualClock
 from duo.speculation.pair import Machine, PairModel
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import ALL, Schedule
+from duo.speculation.modes import ALL, Schedule
 from tests.unit.speculation.machines import (
     N_AHEAD,
     N_MAX,

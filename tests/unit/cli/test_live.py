@@ -6,7 +6,7 @@ from rich.text import Text
 from duo.cli.terminal.live import status, wrapped
 from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import StepRecord
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Origin
 
 

@@ -15,7 +15,7 @@ from duo.diagnose.measure import SIZES, Meter
 from duo.diagnose.timing import Measurements
 from duo.errors import ModelError
 from duo.llama.model import Model
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
 
 FLAT, STEEP = ({n: 0.1 * n**power for n in SIZES} for power in (0, 1))  # the cost of batches

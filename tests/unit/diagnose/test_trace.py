@@ -9,7 +9,7 @@ import pytest
 from duo.diagnose.trace import LANES, TraceFile
 from duo.engine.recorder import Recorder
 from duo.engine.statistics import Event, StepRecord
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 
 ABOUT = {"duo": "1.2.3", "target": "größe.gguf", "draft": None}
 START = 100.0

@@ -9,7 +9,7 @@ from duo.engine.proposers import Draft
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
 from duo.speculation.policy import StepCost
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_request, run

@@ -11,7 +11,7 @@ from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, Preparing, Scripted, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run

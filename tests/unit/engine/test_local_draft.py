@@ -10,7 +10,7 @@ from duo.engine.decoder import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Origin, StepCost
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_request, run, until

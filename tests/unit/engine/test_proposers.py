@@ -7,7 +7,7 @@ import pytest
 
 from duo.engine.clock import Clock
 from duo.speculation.policy import Decision, Policy
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Candidate, Proposal
 from tests.fakes import Eager, FakeContext, ManualClock
 from tests.unit.engine.helpers import PROMPT, Unthreaded, begun, take, until_one_waits, wakes

@@ -6,7 +6,7 @@ import pytest
 
 from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import StepRecord, overlap
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Origin
 
 OFF, SYNC, ASYNC = Schedule.OFF, Schedule.SYNC, Schedule.ASYNC

@@ -17,7 +17,7 @@ from duo.server import events
 from duo.server.events import TextReader
 from duo.server.lead_server import Lead
 from duo.speculation.policy import Policy
-from duo.speculation.schedule import Change, Schedule
+from duo.speculation.modes import Change, Schedule
 from tests.raw_http import connect, read_to_the_end
 from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedModel, ScriptedSlot
 from tests.serving import PATIENCE_S, assert_error, wait_until

@@ -13,9 +13,9 @@ from benchmarks.samples import RISES
 from benchmarks.virtual import Replay, constant, reading_s, replay
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.constants import DEFAULT
-from duo.speculation.pair import Machine
+from duo.speculation.machine import Machine
 from duo.speculation.policy import Decision, Policy, StepCost
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Proposal
 from tests.fakes import CERTAIN
 

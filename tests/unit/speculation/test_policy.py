@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from duo.speculation.constants import DEFAULT
 from duo.speculation.policy import REJECTION, Decision, Policy, StepCost
-from duo.speculation.schedule import ALL, ASYNC, OFF, SYNC, Schedule
+from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule
 from duo.speculation.types import Origin
 from tests.unit.speculation.machines import N_AHEAD
 from tests.unit.speculation.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, decide, policy, scores

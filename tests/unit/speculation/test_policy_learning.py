@@ -12,9 +12,9 @@ import pytest
 from benchmarks.virtual import MODE, constant, replay
 from duo.config import MAX_THREADS
 from duo.speculation.constants import DEFAULT
-from duo.speculation.pair import Machine
+from duo.speculation.machine import Machine
 from duo.speculation.policy import REJECTION, Decision, Policy, StepCost
-from duo.speculation.schedule import ALL, ASYNC, OFF, SYNC, Schedule
+from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule
 from duo.speculation.types import Origin
 from tests.unit.speculation.machines import N_AHEAD, TWO_CORES, times
 from tests.unit.speculation.policies import FLAT, SLOW_TARGET, decide, policy, scores

@@ -1,4 +1,4 @@
-"""Schedules: how the two models share the machine, and the choice among them during a generation."""
+"""Modes: who drafts, and how the two models share the machine; the choice among them during a text, and its budget."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -32,15 +32,25 @@ def fastest(rates: Mapping[Schedule, float]) -> Schedule:
     return best if rates[best] >= (1 + DEFAULT.least_gain) * rates[OFF] else OFF
 
 
+class Mode(NamedTuple):
+    """Who drafts, and in which schedule."""
+
+    draft: str  # its name; empty: none
+    schedule: Schedule
+
+
+ALONE = Mode("", OFF)  # the target without a draft
+
+
 class RateEstimate(NamedTuple):
-    """A forecast of a schedule's rate in tokens/s."""
+    """A forecast of a mode's rate in tokens/s."""
 
     rate: float
     low: float  # if all that is uncertain is one standard deviation worse
     high: float  # or better
 
 
-RateEstimates = Mapping[Schedule, RateEstimate]
+RateEstimates = Mapping[Mode, RateEstimate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +113,18 @@ class Budget:
 
 
 class Chooser:
-    """Follows the schedule with the best forecast, and tries others where that pays; a budget pays for losses."""
+    """Follows the mode with the best forecast, and tries others where that pays; a budget pays for losses."""
 
-    def __init__(self, schedules: Sequence[Schedule], first: Schedule = OFF) -> None:
-        """Each text starts with the schedule `first` or, if that is not one of the `schedules`, the last of these."""
-        self._schedules = tuple(schedules)
-        self._first = first if first in schedules else schedules[-1]
+    def __init__(self) -> None:
+        """No draft can be used yet."""
         self.budget = Budget(DEFAULT.first, DEFAULT.later)
-        self.begin(None, is_first=True)
+        self.begin((ALONE,), ALONE, None, is_first=True)
 
-    def begin(self, n_room: int | None, *, is_first: bool) -> None:
-        """Start a text. See Budget."""
+    def begin(self, allowed: Sequence[Mode], first: Mode, n_room: int | None, *, is_first: bool) -> None:
+        """Start a text in mode `first`, one of those that are `allowed`. For the others see Budget."""
         self.budget.begin(n_room, is_first=is_first)
-        self.allowed = self._schedules
-        self.now = self._first
+        self.allowed = tuple(allowed)
+        self.now = self._first = first
         self.changes: list[Change] = []
         self.n_tokens = 0
         self._n_steps = 0  # since the last change
@@ -125,6 +133,14 @@ class Chooser:
         self._invested_s = 0.0  # prefill that should pay later
         self._tried = {self.now}  # in this text
 
+    def allow(self, allowed: Sequence[Mode], first: Mode, reason: str) -> None:
+        """Drafts have come or gone: choose among the `allowed` modes, from `first` on if the present mode has gone."""
+        come = first.draft not in {mode.draft for mode in self.allowed}
+        self.allowed = tuple(allowed)
+        if self.now not in allowed or (come and first.schedule is ASYNC):
+            self._first = first
+            self._change(first, reason)
+
     def step(self, n_tokens: int, seconds: float, alone_s: float, gained_s: float | None = None) -> bool:
         """A step added `n_tokens`; `alone_s` is T(1), or 0. Whether review() is due.
 
@@ -132,7 +148,7 @@ class Chooser:
         """
         self.n_tokens += n_tokens
         self._n_steps += 1
-        compares = gained_s is not None and self.now is not OFF and OFF in self.allowed and alone_s
+        compares = gained_s is not None and self.now is not ALONE and ALONE in self.allowed and alone_s
         self.budget.step(seconds, gained_s or 0.0 if compares else 0.0, alone_s)
         is_short = compares and self._lacks_credit and self._n_steps % DEFAULT.first_review == 2
         if self._n_steps < self._next_review and not is_short:
@@ -146,67 +162,64 @@ class Chooser:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the schedule has not changed for a while, so that measured rates are typical."""
+        """Whether the mode has not changed for a while, so that measured rates are typical."""
         return self._n_steps >= 2 * DEFAULT.review_steps
 
-    def review(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule] = ()) -> None:
-        """Change to the schedule that the estimates favour, or to one that is worth a trial.
+    def review(self, estimates: RateEstimates, entry_s: Mapping[str, float], untried: Collection[Mode] = ()) -> None:
+        """Change to the mode that the estimates favour, or to one that is worth a trial.
 
-        `entry_s`: seconds of prefill before the draft can start. `untried`: those of which little was ever measured.
+        `entry_s`: by draft, seconds of prefill before it can start. `untried`: modes of which little was ever measured.
         """
-        if self.now is self._first is ASYNC and self.n_tokens < DEFAULT.review_steps:
+        if self.now is self._first and self.now.schedule is ASYNC and self.n_tokens < DEFAULT.review_steps:
             return  # a draft with hardware of its own costs nothing while it is compared with the text
-        entry_s = entry_s if self.now is OFF else 0.0
-        best = max(self.allowed, key=lambda schedule: (estimates[schedule].rate, schedule is OFF))
+        known = [mode for mode in self.allowed if mode in estimates]
+        if self.now not in estimates:
+            return
+        best = max(known, key=lambda mode: (estimates[mode].rate, mode == ALONE))
         here = estimates[self.now]
         likely = here.low if self.now in untried else here.rate
-        may_end = self.now is not OFF and OFF in self.allowed
-        if best is not self.now and self._pays(best, estimates, entry_s, untried):
-            self._invested_s += 0.0 if best in untried else entry_s
+        may_end = self.now != ALONE and ALONE in self.allowed
+        costs = {mode: entry_s.get(mode.draft, 0.0) * (mode.draft != self.now.draft) for mode in known}
+        if best != self.now and self._pays(best, estimates, costs[best], untried):
+            self._invested_s += 0.0 if best in untried else costs[best]
             self._change(best, f"{estimates[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
-        elif may_end and self._lacks_credit and likely < estimates[OFF].rate * (1 + DEFAULT.optimism):
-            self._change(OFF, "drafting has used up its credit")
-        elif best is self.now and (trial := self._worth_trying(estimates, entry_s, untried)):
+        elif may_end and self._lacks_credit and likely < estimates[ALONE].rate * (1 + DEFAULT.optimism):
+            self._change(ALONE, "drafting has used up its credit")
+        elif best == self.now and (trial := self._worth_trying(estimates, costs, untried)):
             low, high = estimates[trial][1:]
             self._change(trial, f"a trial: {low:.1f} to {high:.1f} instead of {here.rate:.1f} tokens/s forecast")
 
-    def may_gain(self, estimates: RateEstimates) -> bool:
-        """Whether drafting may be faster than the target alone."""
-        least = estimates[OFF].high * (1 + DEFAULT.least_gain)
-        return any(estimates[schedule].high > least for schedule in self.allowed)
+    def may_gain(self, draft: str, estimates: RateEstimates) -> bool:
+        """Whether this draft may be faster than the target alone."""
+        least = estimates[ALONE].high * (1 + DEFAULT.least_gain)
+        return any(each.high > least for mode, each in estimates.items() if mode.draft == draft)
 
-    def give_up(self) -> None:
-        """The draft has ended: only schedule off remains."""
-        self.allowed = (OFF,)
-        if self.now is not OFF:
-            self._change(OFF, "the draft has ended")
-
-    def _pays(
-        self, schedule: Schedule, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]
-    ) -> bool:
+    def _pays(self, mode: Mode, estimates: RateEstimates, entry_s: float, untried: Collection[Mode]) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
-        here, there = estimates[self.now].rate, estimates[schedule].rate
-        if schedule is OFF and there == here:
+        here, there = estimates[self.now].rate, estimates[mode].rate
+        if mode == ALONE and there == here:
             return True  # nothing is drafted, so that nothing is learned either
-        if schedule in untried and 2 * entry_s > self.budget.credit_s:
+        if mode in untried and 2 * entry_s > self.budget.credit_s:
             return False  # nothing would be left for the trial
-        least = here if schedule is OFF else here * (1 + DEFAULT.least_gain)
+        least = here if mode == ALONE else here * (1 + DEFAULT.least_gain)
         return there > least and self._room() * (1 / here - 1 / there) > entry_s
 
-    def _worth_trying(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
-        """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
-        here, found = estimates[self.now], list[tuple[float, Schedule]]()
-        for schedule in set(untried).intersection(self.allowed) - self._tried:
-            there = estimates[schedule]
-            cost = DEFAULT.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s * here.rate
+    def _worth_trying(
+        self, estimates: RateEstimates, entry_s: Mapping[Mode, float], untried: Collection[Mode]
+    ) -> Mode | None:
+        """The mode whose trial is worth most more than it costs, in tokens' time; None if none is."""
+        here, found = estimates[self.now], list[tuple[float, Mode]]()
+        for mode in set(untried).intersection(entry_s) - self._tried:
+            there = estimates[mode]
+            cost = DEFAULT.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s[mode] * here.rate
             value = self._gain(there, here) * (self._room() + DEFAULT.runs * DEFAULT.horizon) - cost
             if value > 0 and cost <= self.budget.credit_s * here.rate:
-                found.append((value, schedule))
+                found.append((value, mode))
         return max(found)[1] if found else None
 
     def _gain(self, there: RateEstimate, here: RateEstimate) -> float:
         """The expected gain of knowing whether `there` is faster, per token (Jones, Schonlau and Welch 1998)."""
-        # Costs are uncertain for both schedules alike, so that ratios are compared.
+        # Costs are uncertain for both modes alike, so that ratios are compared.
         sd = max(abs(there.high / here.high - there.low / here.low), 1e-9) / 2
         z = (there.rate / here.rate - 1 - DEFAULT.least_gain) / sd
         chance = math.erfc(-z / math.sqrt(2)) / 2
@@ -217,8 +230,8 @@ class Chooser:
         horizon = max(DEFAULT.horizon, self.n_tokens)
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
 
-    def _change(self, schedule: Schedule, reason: str) -> None:
-        self.now = schedule
-        self._tried.add(schedule)
+    def _change(self, mode: Mode, reason: str) -> None:
+        self.now = mode
+        self._tried.add(mode)
         self._n_steps, self._next_review = 0, DEFAULT.first_review
-        self.changes.append(Change(self.n_tokens, schedule, reason))
+        self.changes.append(Change(self.n_tokens, mode.schedule, reason))

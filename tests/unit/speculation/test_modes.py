@@ -6,7 +6,7 @@ from collections.abc import Collection
 import pytest
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.schedule import ALL, ASYNC, OFF, SYNC, Budget, Chooser, RateEstimate, RateEstimates, Schedule
+from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Budget, Chooser, RateEstimate, RateEstimates, Schedule
 
 ALONE_S = 0.1
 SAVED_S = DEFAULT.horizon * (1 / 10 - 1 / 20)  # within the horizon, at 20 instead of 10 tokens/s

@@ -1,0 +1,180 @@
+"""t_d: what a draft's decodes cost, learned while running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypedDict
+
+from duo.config import MAX_BRANCHES, MAX_THREADS
+from duo.speculation.constants import DEFAULT, Assumed, assumed
+from duo.speculation.estimators import Time, between, duration, restored_times, times_state
+from duo.speculation.target_costs import AS_FAST, interpolated, with_inferred
+
+# What is timed, with the smallest and the largest number: one token by threads; a batch; one token in each sequence.
+_RANGES = {"by_threads": (1, MAX_THREADS), "pair": (2, 2), "by_sequences": (2, MAX_BRANCHES + 1)}
+_LEAST_BATCH = 16  # tokens of a batch from which the time of reading is learned
+
+
+TimesState = dict[str, dict[str, list[float]]]  # by what is timed and number: [seconds, relative spread]
+
+
+class CostState(TypedDict):
+    """What a profile keeps of DraftCosts."""
+
+    times: dict[str, list[TimesState]]  # by the number of free cores, "0" for all: alone and concurrent
+    read_s: float
+    latency_s: float
+
+
+class TokenTimes:
+    """Seconds of a draft's decodes in one condition: alone, or concurrent with the target; on some free cores.
+
+    `doubt`, and what `relatives` are for: see BatchTimes.
+    """
+
+    def __init__(self) -> None:
+        self.relatives: list[tuple[TokenTimes, Assumed]] = []
+        self.all: dict[str, dict[int, Time]] = {name: {} for name in _RANGES}
+        self.by_threads, self.pair, self.by_sequences = self.all.values()
+        self.inferred_s = 0.0  # of one token, as inferred from other decodes, until it is measured
+
+    @property
+    def token_s(self) -> float:
+        """t_d: seconds for one token on the fastest number of threads; 0 while unknown."""
+        return self.seconds()
+
+    def seconds(self, doubt: float = 0.0, n_sequences: int = 1) -> float:
+        """Seconds for one token in each of `n_sequences`; for several, at least as long as for one."""
+        if self.by_threads:
+            one_s = min(time.estimate(doubt) for time in self.by_threads.values())
+        else:
+            known = ((other, slower) for other, slower in self.relatives if other.by_threads or other.inferred_s)
+            inferred = (other.seconds(doubt) * assumed(slower, doubt) for other, slower in known)
+            one_s = self.inferred_s or next(inferred, 0.0)
+        if n_sequences == 1 or not one_s:
+            return one_s
+        times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self.repeated.items()}
+        for other, _ in self.relatives:
+            theirs = {n: time.value / other.token_s * one_s for n, time in other.repeated.items()}
+            times = with_inferred(times, theirs)
+        return interpolated(times, n_sequences)[n_sequences - 1]
+
+    @property
+    def repeated(self) -> dict[int, Time]:
+        """Times for several sequences; single measurements only if there are no others.
+
+        A GPU prepares each number of sequences when it is first used, and one that seems slow is not used again.
+        """
+        return {n: time for n, time in self.by_sequences.items() if time.n > 1 or time.is_kept} or self.by_sequences
+
+    def pair_s(self, doubt: float = 0.0) -> float:
+        """Seconds for a decode of two tokens; at least those for one."""
+        one_s = self.seconds(doubt)
+        return max(one_s, self.pair[2].estimate(doubt) if self.pair else assumed(DEFAULT.pair, doubt) * one_s)
+
+    def add(self, seconds: float, n_threads: int = 1, n_sequences: int = 1) -> None:
+        """The draft decoded one token in each of `n_sequences`."""
+        times, key = (self.by_threads, n_threads) if n_sequences == 1 else (self.by_sequences, n_sequences)
+        times.setdefault(key, Time()).add(seconds)
+
+    def add_pair(self, seconds: float) -> None:
+        """The draft decoded two tokens at once. A draft that is always right never decodes one token alone."""
+        self.pair.setdefault(2, Time()).add(seconds)
+        self.inferred_s = seconds / DEFAULT.pair[1]
+
+    def state(self) -> TimesState:
+        """What was measured, as JSON types."""
+        return {name: times_state(times) for name, times in (self.all | {"by_sequences": self.repeated}).items()}
+
+    def restore(self, state: TimesState) -> None:
+        """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
+        for name, times in self.all.items():
+            times.update(restored_times(state[name], *_RANGES[name]))
+
+
+class DraftCosts:
+    """The times of one draft, alone and concurrent, for each number of free cores (0: all), and of its prefill."""
+
+    def __init__(self, *, is_apart: bool) -> None:
+        """`is_apart`: the draft and the target share no device."""
+        self._is_apart = is_apart
+        self._by_cores: dict[int, tuple[TokenTimes, TokenTimes]] = {}
+        self._read = Time()  # per token of a long batch
+        self._latency = Time()  # round trip to a remote draft, without the time to draft
+        self.use_cores(0)
+
+    def use_cores(self, n_cores: int) -> None:
+        """From now on, times are learned and used for `n_cores` cores free for both models."""
+        self.alone, self.concurrent = self._at(n_cores)
+
+    def _at(self, n_cores: int) -> tuple[TokenTimes, TokenTimes]:
+        if n_cores not in self._by_cores:
+            alone, both, slower = TokenTimes(), TokenTimes(), DEFAULT.slower
+            alone.relatives = [(both, AS_FAST)]
+            both.relatives = [(alone, AS_FAST if self._is_apart else slower)]
+            for earlier_alone, earlier_both in self._by_cores.values():
+                alone.relatives += [(earlier_alone, slower)]
+                both.relatives += [(earlier_both, slower), (earlier_alone, slower)]
+                earlier_alone.relatives += [(alone, AS_FAST)]
+                earlier_both.relatives += [(both, AS_FAST), (alone, slower)]
+            self._by_cores[n_cores] = alone, both
+        return self._by_cores[n_cores]
+
+    @property
+    def read_s(self) -> float:
+        """Seconds per token when the draft decodes many at once; an estimate until that was measured."""
+        return self._read.value or DEFAULT.read * self.alone.token_s
+
+    @property
+    def latency_s(self) -> float:
+        """Round trip to a remote draft, in seconds, without the time to draft a token."""
+        return self._latency.value
+
+    def add_read(self, n_tokens: int, seconds: float) -> None:
+        """The draft decoded `n_tokens` at once, of which few say little."""
+        if n_tokens >= _LEAST_BATCH:
+            self._read.add(seconds / n_tokens)
+
+    def add_latency(self, seconds: float) -> None:
+        """A remote draft answered after `seconds`, not counting the time that it took to draft the token."""
+        self._latency.add(max(seconds, 1e-6))
+
+    def knows(self, n_threads: int, n_sequences: int = 1) -> bool:
+        """Whether the time with `n_threads` is known, or in `n_sequences`, from this run or an earlier one."""
+        if n_sequences == 1:
+            return n_threads in self.alone.by_threads
+        return n_sequences in {*self.alone.by_sequences, *self.concurrent.by_sequences}
+
+    def _times(self) -> Iterator[dict[int, Time]]:
+        return (times for both in self._by_cores.values() for each in both for times in each.all.values())
+
+    def scale(self, factor: float) -> None:
+        """The machine has become slower by this factor, on the cores that are free now."""
+        for times in (*self.alone.all.values(), *self.concurrent.all.values()):
+            for time in times.values():
+                time.value *= factor
+
+    def forget_jumps(self, is_jump: Callable[[float], bool]) -> None:
+        """Forget the times of an earlier run that no decode takes: see TargetCosts.is_jump()."""
+        for times in self._times():
+            for n in [n for n, time in times.items() if time.is_kept and is_jump(time.value)]:
+                del times[n]
+        times_here = (Time() if is_jump(time.value) else time for time in (self._read, self._latency))
+        self._read, self._latency = times_here
+
+    def state(self) -> CostState:
+        """What was measured, as JSON types."""
+        return {
+            "times": {str(n): [each.state() for each in both] for n, both in self._by_cores.items()},
+            "read_s": self._read.value,
+            "latency_s": self._latency.value,
+        }
+
+    def restore(self, state: CostState) -> None:
+        """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
+        for n_cores, both in state["times"].items():
+            for times, found in zip(self._at(int(between(int(n_cores), 0, MAX_THREADS))), both, strict=True):
+                times.restore(found)
+        read_s, latency_s = state["read_s"], state["latency_s"]
+        self._read = Time(duration(read_s)) if read_s else self._read
+        self._latency = Time(duration(latency_s)) if latency_s else self._latency
