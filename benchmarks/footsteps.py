@@ -86,9 +86,9 @@ class _Output(io.FileIO):
 
     before: Callable[[], None]
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any, /) -> int:
         self.before()
-        return super().write(data)
+        return super().write(data) or 0
 
 
 def _token(tracer: Tracer, models: Sequence[str]) -> None:

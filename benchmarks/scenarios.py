@@ -41,7 +41,7 @@ BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import request_writer
+from duo.engine import scheduler
 from duo.speculation.types import Candidate
 class Random:
     n_recent = 0
@@ -49,8 +49,8 @@ class Random:
     def guess(self, logits, position, recent=()):
         return Candidate(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
-choosing = request_writer.choosing
-request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+choosing = scheduler.choosing
+scheduler.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 
