@@ -19,7 +19,7 @@ from duo.engine.generation import Generation, Proposers
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Proposer, RunningText
 from duo.engine.recorder import Recorder
-from duo.engine.text import Ending
+from duo.engine.request import Ending
 from duo.errors import DecodeAborted
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import Controller, SizedResult, TargetAlone

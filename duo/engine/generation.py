@@ -7,13 +7,11 @@ from typing import Protocol
 
 from duo.config import DraftConfig, ThreadConfig
 from duo.engine.async_draft import AsyncDraft
-from duo.engine.cores import within
+from duo.engine.cores import CoresInUse, within
 from duo.engine.decoder import Decoder, score_size
-from duo.engine.free_cores import CoresInUse
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Proposer, Result, RunningText
-from duo.engine.statistics import StepRecord
-from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
+from duo.engine.statistics import CONTEXT_FULL, GRAMMAR_END, LIMIT, StepRecord
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -101,7 +99,6 @@ class Generation:
                 proposer.end()
         if self._is_paused:
             return False
-        self._recorder.stop = self._ending.reason or INTERRUPTED
         if rest := self._ending.finish():
             put(Step((), 0, (rest,)))
         return True

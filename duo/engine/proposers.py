@@ -11,7 +11,7 @@ from duo.speculation.types import Origin, Proposal
 if TYPE_CHECKING:
     from duo.config import SamplingConfig
     from duo.engine.recorder import Recorder
-    from duo.engine.text import Ending
+    from duo.engine.request import Ending
     from duo.speculation.prompt_lookup import PromptLookup
     from duo.speculation.sampling import CandidateSampler
     from duo.speculation.verify import Verifier

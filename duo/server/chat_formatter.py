@@ -10,12 +10,10 @@ from itertools import groupby
 from typing import Any
 
 from duo.chat.parser import Part, ToolCall
-from duo.engine.request import TextRequest
 from duo.llama.model import Model
 from duo.server.api import ChatBody, DuoOptions
 from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
-from duo.server.generation_request import GenerationRequest
 from duo.speculation.types import Step, TokenLogprobs
 
 _MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
@@ -26,22 +24,21 @@ class ChatFormatter(Formatter):
 
     last = b"data: [DONE]\n\n"
 
-    def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
-        super().__init__(wanted, text, model, model_name)
-        self._body = wanted.options
-        self._is_chat = isinstance(wanted.body, ChatBody)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._is_chat = isinstance(self.body, ChatBody)
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(16)}",
             "created": int(time.time()),
-            "model": model_name,
+            "model": self.model_name,
         }
-        self._logprobs = LogprobsFormatter(model, chat=self._is_chat)
+        self._logprobs = LogprobsFormatter(self.model, chat=self._is_chat)
         self._sources: list[str] = []  # of each character: the draft, the lookup, or the target itself
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
         self._before = 0, 0, 0, 0  # counts of the choices before this one
-        self._echoes = bool(self._body.echo)
-        duo = wanted.options.duo
+        self._echoes = bool(self.options.echo)
+        duo = self.options.duo
         self._marks = duo.sources if isinstance(duo, DuoOptions) else bool(duo)  # whether chunks tell sources
 
     def follow(self, other: Formatter) -> None:
@@ -60,7 +57,7 @@ class ChatFormatter(Formatter):
         """The prompt, if it is part of the text."""
         if not self._echoes:
             return ""
-        text = self.wanted.prompt.text
+        text = self.prompt
         if text is None:
             text = self.model.spelling(self.text.prompt).decode("utf-8", "replace")
         if self.text.scored is not None:
@@ -109,15 +106,15 @@ class ChatFormatter(Formatter):
         """See Formatter."""
         yield from super().end()
         yield "", self._chunk({}, self._finish_reason()) | {"timings": self.timings()} | self.used
-        options = self._body.stream_options
-        is_last = self.wanted.index + 1 == len(self.wanted.prompts) * self.wanted.n
+        options = self.options.stream_options
+        is_last = self.index + 1 == self.n_choices
         if is_last and options is not None and options.include_usage:
             yield "", self._document(None) | {"usage": self._usage()}
 
     def _document(self, answer: Json | None, finish: str | None = None, kind: str = "chat.completion.chunk") -> Json:
         """A whole answer, or a chunk of it with the logprobs since the last one."""
         logprobs = self._logprobs.take(all_left=self._echoes and finish is not None)
-        choice = {"index": self.wanted.index, **(answer or {}), "logprobs": logprobs, "finish_reason": finish}
+        choice = {"index": self.index, **(answer or {}), "logprobs": logprobs, "finish_reason": finish}
         kind = kind if self._is_chat else "text_completion"
         return {**self._head, "object": kind, "choices": [choice] if answer is not None else []}
 
@@ -150,7 +147,7 @@ class ChatFormatter(Formatter):
     def _totals(self) -> tuple[int, int, int, int]:
         """The counts of all choices so far, each prompt once, and the tokens of thoughts among them."""
         n_prompt, n_cached, n_text = self.counts
-        is_first = not self.wanted.index % self.wanted.n
+        is_first = not self.index % self.n
         new = is_first * n_prompt, is_first * n_cached, n_text, self.n_reasoning
         prompts, cached, texts, thoughts = map(sum, zip(self._before, new, strict=True))
         return prompts, cached, texts, thoughts
@@ -158,7 +155,7 @@ class ChatFormatter(Formatter):
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text, n_reasoning = self._totals
         details: Json = {"completion_tokens_details": {"reasoning_tokens": n_reasoning}}
-        return (details if self.wanted.format.has_thoughts else {}) | {
+        return (details if self.format.has_thoughts else {}) | {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_text,
             "total_tokens": n_prompt + n_text,

@@ -5,7 +5,7 @@ from typing import Any
 
 from duo.config import GenerationConfig
 from duo.config.option import declared
-from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
+from duo.engine.statistics import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
 from duo.server.api import CompletionBody
 from duo.server.chat_formatter import LogprobsFormatter
 from duo.server.conversation import Json
@@ -33,10 +33,10 @@ def settings_of(config: GenerationConfig) -> Json:
 class LlamaFormatter(Formatter):
     """See Formatter. Each event has what a step adds, the last one all of whole() but the text."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        assert isinstance(self.wanted.body, LlamaBody)
-        self._body = self.wanted.body
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.body, LlamaBody)
+        self._body = self.body
         self._logprobs = LogprobsFormatter(self.model, chat=True, no_bytes=[])
         self._n_tokens, self._has_line = 0, False
 
@@ -49,7 +49,7 @@ class LlamaFormatter(Formatter):
         events = [event for step in steps for _, event in self.push(step)]
         tokens = [token for event in events for token in event["tokens"]] if self._body.return_tokens else []
         probabilities = [one for event in events for one in event.get("completion_probabilities", ())]
-        more: Json = {"completion_probabilities": probabilities} if self.wanted.config.n_logprobs else {}
+        more: Json = {"completion_probabilities": probabilities} if self.text.config.n_logprobs else {}
         return self._last("".join(event["content"] for event in events), tokens, more)
 
     def push(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -68,7 +68,7 @@ class LlamaFormatter(Formatter):
 
     def _head(self, text: str, tokens: Sequence[int]) -> Json:
         return {
-            "index": self.wanted.index, "content": text, "tokens": tokens, "id_slot": self.text.slot,
+            "index": self.index, "content": text, "tokens": tokens, "id_slot": self.text.slot,
             "tokens_predicted": self._n_tokens, "tokens_evaluated": len(self.text.prompt),
         }  # fmt: skip
 
@@ -77,12 +77,12 @@ class LlamaFormatter(Formatter):
         return self._head(text, tokens) | {
             "stop": True,
             "model": self.model_name,
-            "generation_settings": settings_of(self.wanted.config),
+            "generation_settings": settings_of(self.text.config),
             "prompt": self.model.spelling(prompt).decode("utf-8", "replace"),
             "has_new_line": self._has_line,
             "truncated": stop == CONTEXT_FULL,
             "stop_type": _STOPS.get(stop, "none"),
-            "stopping_word": self.text.stopped_by or "",
+            "stopping_word": self.text.metrics.stopped_by or "",
             "tokens_cached": len(prompt) + max(0, self._n_tokens - 1),  # in the KV cache; the last token is not
             "timings": self.timings(),
             **more,

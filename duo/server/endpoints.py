@@ -4,12 +4,10 @@ import errno
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,8 +26,8 @@ from duo.server.chat_formatter import ChatFormatter
 from duo.server.chat_prompt import ChatPrompt
 from duo.server.completion_api import LlamaBody, LlamaFormatter, settings_of
 from duo.server.conversation import Json
-from duo.server.formatter import Formatter
-from duo.server.generation_request import GenerationRequest, drafting_of
+from duo.server.formatter import Formatter, respond
+from duo.server.generation_request import formatters_of
 from duo.server.generation_service import GenerationService
 from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
 from duo.server.parse_request import RequestWork, check_text
@@ -38,17 +36,10 @@ from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
+Work = Callable[[Any, Engine], Response]  # the answer to a body
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # nothing more can be written
 SCHEDULE_HEADER = "X-Duo-Schedule"
-FORMATTERS: dict[type, type[Formatter]] = {
-    ChatBody: ChatFormatter,
-    CompletionBody: ChatFormatter,
-    LlamaBody: LlamaFormatter,
-    ResponsesBody: ResponsesFormatter,
-    MessagesBody: MessagesFormatter,
-}
 
 
 class Endpoints:
@@ -76,7 +67,6 @@ class Endpoints:
 
     def routes(self) -> list[BaseRoute]:
         """Their paths, as in llama-server."""
-        wanted = partial(GenerationRequest.of, defaults=self._defaults, random_seed=self._random_seed)
         get: dict[str, Endpoint] = {
             "/health": self._health,
             "/v1/health": self._health,
@@ -89,17 +79,17 @@ class Endpoints:
             "/metrics": self._metrics,
             ROUTE: self._upgrade,
         }
-        post: dict[str, tuple[Any, Work]] = {
-            "/chat/completions": (ChatBody, wanted),
-            "/completions": (CompletionBody, wanted),
-            "/responses": (ResponsesBody, wanted),
+        post: dict[str, tuple[Any, Work | type[Formatter]]] = {
+            "/chat/completions": (ChatBody, ChatFormatter),
+            "/completions": (CompletionBody, ChatFormatter),
+            "/responses": (ResponsesBody, ResponsesFormatter),
             "/chat/completions/input_tokens": (ChatBody, count_tokens),
             "/responses/input_tokens": (ResponsesBody, count_tokens),
         }
         post |= {f"/v1{path}": of for path, of in post.items()} | {
-            "/v1/messages": (MessagesBody, wanted),
+            "/v1/messages": (MessagesBody, MessagesFormatter),
             "/v1/messages/count_tokens": (MessagesBody, count_tokens),
-            "/completion": (LlamaBody, wanted),
+            "/completion": (LlamaBody, LlamaFormatter),
             "/apply-template": (ChatBody, apply_template),
             "/props": (PropsBody, self._change_props),
             "/tokenize": (TokenizeBody, tokenize),
@@ -114,8 +104,8 @@ class Endpoints:
 
     async def _health(self, _: Request) -> Response:
         engine = self._service.engine
-        if engine.fault is not None:
-            raise ApiError(500, f"internal error in the last generation: {engine.fault}")
+        if engine.scheduler.fault is not None:
+            raise ApiError(500, f"internal error in the last generation: {engine.scheduler.fault}")
         return json_response({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
@@ -236,25 +226,28 @@ class Endpoints:
     async def _upgrade(self, _: Request) -> Response:
         raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")
 
-    async def _answer(self, kind: type[msgspec.Struct], work: Work, request: Request) -> Response:
-        """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
+    async def _answer(self, kind: Any, work: Work | type[Formatter], request: Request) -> Response:
+        """The response to a POST: texts, or what `work` makes of its body; a header has what the client should know."""
         if kind is MessagesBody:
             request.scope[ERROR_BODY] = messages_error
-        engine = self._service.engine
+        engine, name = self._service.engine, self._service.model_name
         body, is_slow = await self._work.parse_request(request, kind)
-        made = await self._work.run(lambda: work(body, engine), is_slow=is_slow)
-        model = getattr(body, "model", None)
+        choices, ignored = list[Formatter](), list[str]()
+        if isinstance(work, type):
+            asked = partial(formatters_of, work, body, engine, self._defaults, name, random_seed=self._random_seed)
+            schedule = request.headers.get(SCHEDULE_HEADER)
+            choices, ignored = await self._work.run(partial(asked, schedule=schedule), is_slow=is_slow)
+        else:
+            response = await self._work.run(lambda: work(body, engine), is_slow=is_slow)
         notes = [request.scope[WARNING]]
-        if isinstance(made, GenerationRequest):
-            if (schedule := request.headers.get(SCHEDULE_HEADER)) is not None:
-                made = replace(made, drafting=drafting_of(made.options, schedule))
-            notes += [f"ignored: {', '.join(made.ignored)[:200]!a}"] if made.ignored else []
-        is_known = model in (None, "", "default", self._service.model_name)
+        notes += [f"ignored: {', '.join(ignored)[:200]!a}"] if ignored else []
+        model = getattr(body, "model", None)
         # This one answers, as in llama-server. Clients of the Messages API name Anthropic's models.
-        if not is_known and not (kind is MessagesBody and str(model).startswith("claude")):
-            notes.append(f"unknown model {str(model)[:100]!a}: {self._service.model_name!a} answers")
+        is_known = model in (None, "", "default", name) or (kind is MessagesBody and str(model).startswith("claude"))
+        notes += [f"unknown model {str(model)[:100]!a}: {name!a} answers"] if not is_known else []
         request.scope[WARNING] = "; ".join(filter(None, notes))
-        response = await self._service.respond(request, made) if isinstance(made, GenerationRequest) else made
+        if choices:
+            response = await respond(self._service, request, choices)
         if warning := "; ".join(filter(None, (request.scope[WARNING], request.scope.get(NO_EFFECT)))):
             response.headers[WARNING_HEADER] = warning
         return response

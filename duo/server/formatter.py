@@ -1,33 +1,70 @@
-"""Formatter: a text as the JSON of an API, whole or as the events of a stream."""
+"""Formatter: a text as the JSON of an API, whole or as the events of a stream, and the response that has it."""
 
+import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from duo.chat.parser import AnswerParser, Part
+import anyio
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from duo.chat.parser import AnswerFormat, AnswerParser, Part
 from duo.engine.recorder import Totals
-from duo.engine.request import AS_USUAL, TextRequest
-from duo.engine.text import CONTEXT_FULL, LIMIT
+from duo.engine.request import AS_USUAL, Request
+from duo.engine.statistics import CONTEXT_FULL, LIMIT
+from duo.engine.stream import AsyncSteps
+from duo.http.guard import CLIENT
 from duo.llama.model import Model
-from duo.server.api_error import ApiError
-from duo.server.conversation import Json
-from duo.server.generation_request import GenerationRequest
+from duo.server.api import TextBody
+from duo.server.api_error import ApiError, json_response
+from duo.server.conversation import Conversation, Json
+from duo.server.generation_service import GenerationService
 from duo.speculation.types import Step
 
 Event = tuple[str, Json]  # the name of a server-sent event, or an empty one, and its data
 
 
+class Body(Protocol):
+    """The body of a request for a text, of any API."""
+
+    @property
+    def stream(self) -> bool | None: ...  # noqa: D102
+
+    def options(self) -> TextBody:
+        """How the text is written."""
+
+    def conversation(self) -> Conversation:
+        """What it asks to continue; empty: a prompt. Raises ApiError."""
+
+
+@dataclass(eq=False)
 class Formatter:
-    """Formats one text, as whole() or as what begin(), push() and end() yield."""
+    """Formats one text, as whole() or as what begin(), push() and end() yield: a choice of an answer."""
+
+    text: Request
+    body: Body
+    options: TextBody
+    format: AnswerFormat  # what the text may have besides content
+    model: Model
+    model_name: str
+    prompt: str | None  # as it was sent; None: as tokens
+    index: int  # of this choice
+    n: int  # choices for each prompt
+    n_choices: int  # of the answer
 
     last = b""  # what ends a stream
 
-    def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
-        self.wanted, self.text, self.model, self.model_name = wanted, text, model, model_name
-        self.parser = AnswerParser(wanted.format)
+    def __post_init__(self) -> None:
+        self.parser = AnswerParser(self.format)
         self._starts: list[int] = []  # of each token of an answer that may have a thought: the characters before it
         self._n_characters = 0
         self._thought = (0, 0)  # its first character, and the one after its last
-        self._progress = Totals(text.metrics)
+        self._progress = Totals(self.text.metrics)
 
     def follow(self, other: "Formatter") -> None:
         """Format the next choice of the same answer, after that of `other`."""
@@ -75,7 +112,7 @@ class Formatter:
         return found
 
     def _count(self, step: Step) -> None:
-        for piece in step.pieces if self.wanted.format.has_thoughts else ():
+        for piece in step.pieces if self.format.has_thoughts else ():
             self._starts.append(self._n_characters)
             self._n_characters += len(piece.decode("utf-8", "replace"))
 
@@ -100,7 +137,7 @@ class Formatter:
     @property
     def used(self) -> Json:
         """What was used to draft, for a request that says how."""
-        if self.wanted.drafting == AS_USUAL:
+        if self.text.drafting == AS_USUAL:
             return {}
         found = self.text.metrics.statistics()
         names = {"draft": found.draft, "lookup": found.lookup}
@@ -132,3 +169,125 @@ class Formatter:
         if n_verified := sum(source.verified for source in sources):
             timings |= {"draft_n": n_verified, "draft_n_accepted": sum(source.accepted for source in sources)}
         return timings
+
+
+async def respond(service: GenerationService, request: HttpRequest, choices: Sequence[Formatter]) -> Response:
+    """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
+    client = request.scope.get(CLIENT)
+    service.make_room(client)
+    answer = _Answer(service, choices, client)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        answer.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        if not choices[0].body.stream:
+            return await answer.whole()
+        first = await _collect(answer.steps, only_first=True)
+    except BaseException:
+        answer.cancel()
+        raise
+    finally:
+        watching.cancel()
+    return EventStream(answer.stream(first), answer.cancel)
+
+
+class _Answer:
+    """The choices of an answer, written one after the other: each waits for its turn behind other clients' texts."""
+
+    def __init__(self, service: GenerationService, choices: Sequence[Formatter], client: Hashable) -> None:
+        """Puts the first one into the queue. Raises DuoError."""
+        self._scheduler, self._begin, self._client = service.engine.scheduler, service.begin, client
+        self._formatter, *rest = choices
+        self._rest = deque(rest)
+        self.steps = self._steps()
+
+    def _steps(self) -> AsyncSteps:
+        self._formatter.text.client = self._client
+        return self._begin(self._formatter.text)
+
+    def _begin_next(self) -> bool:
+        """Put the next one into the queue, if there is one. Raises DuoError."""
+        if not self._rest:
+            return False
+        before, self._formatter = self._formatter, self._rest.popleft()
+        self._formatter.follow(before)
+        self.steps = self._steps()
+        return True
+
+    def cancel(self) -> None:
+        """End all of them."""
+        self._rest.clear()
+        self._scheduler.cancel(self._formatter.text)
+
+    async def whole(self) -> Response:
+        """The response. Raises ApiError."""
+        documents, more = list[Json](), True
+        while more:
+            found = await _collect(self.steps, only_first=False)
+            # There may be much to format.
+            documents.append(await anyio.to_thread.run_sync(self._formatter.whole, found))
+            more = self._begin_next()
+        return await anyio.to_thread.run_sync(json_response, self._formatter.joined(documents))
+
+    async def stream(self, new: list[Step] | None) -> AsyncIterator[bytes]:
+        """The response as server-sent events, from the first steps of the first choice."""
+        more = True
+        while more:
+            formatter = self._formatter
+            yield encoded(formatter.begin())
+            try:
+                while new:
+                    if data := b"".join(encoded(formatter.push(step)) for step in new):
+                        yield data
+                    new = await self.steps.next()
+                yield encoded(formatter.end())
+                if more := self._begin_next():
+                    new = await self.steps.next()
+            except Exception as error:  # of the generation: the status has been sent already
+                yield encoded(formatter.fail(ApiError.of(error)))
+                more = False
+        yield self._formatter.last
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `close` is always called at the end, even if the response never began."""
+
+    def __init__(self, pieces: AsyncIterable[bytes], close: Callable[[], None]) -> None:
+        # The last header turns off buffering in nginx.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(pieces, media_type="text/event-stream", headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
+    """All steps, or those that come first. Raises ApiError if the text fails."""
+    found: list[Step] = []
+    try:
+        while (new := await steps.next()) is not None:
+            found += new
+            if only_first:
+                break
+    except Exception as error:
+        raise ApiError.of(error) from None
+    return found
+
+
+def encoded(events: Iterable[Event]) -> bytes:
+    """Server-sent events."""
+    return b"".join(event(document, name) for name, document in events)
+
+
+def event(document: object, name: str = "") -> bytes:
+    """A server-sent event of JSON."""
+    return b"%bdata: %b\n\n" % (f"event: {name}\n".encode() if name else b"", msgspec.json.encode(document))

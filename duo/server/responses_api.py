@@ -131,8 +131,8 @@ def _text(content: str | Sequence[_Text], role: str) -> str:
 class ResponsesFormatter(Formatter):
     """See Formatter. An item of the output is open while it is written."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
         self._numbers = count()
         self._output: list[Json] = []
@@ -249,7 +249,7 @@ class ResponsesFormatter(Formatter):
         self._item = None
 
     def _response(self, status: str | None = None) -> Json:
-        body = self.wanted.body
+        body = self.body
         assert isinstance(body, ResponsesBody)
         status = status or self._status
         n_prompt, n_cached, n_text = self.counts
@@ -260,7 +260,7 @@ class ResponsesFormatter(Formatter):
             "output_tokens_details": {"reasoning_tokens": self.n_reasoning},
             "total_tokens": n_prompt + n_text,
         }
-        sampling, choice = self.wanted.config.sampling, body.tool_choice
+        sampling, choice = self.text.config.sampling, body.tool_choice
         named = {"type": "function", "name": choice.name} if isinstance(choice, NamedTool) else None
         return {
             "id": self._id,

@@ -17,7 +17,7 @@ from duo.engine.generation import Generation, Proposers
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Draft, DraftRequest, LookupProposer
 from duo.engine.recorder import Recorder
-from duo.engine.text import Ending
+from duo.engine.request import Ending
 from duo.speculation.filters import Tokens
 from duo.speculation.policy import Policy, StepCost
 from duo.speculation.prompt_lookup import PromptLookup

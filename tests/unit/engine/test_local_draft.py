@@ -8,7 +8,7 @@ import pytest
 
 from duo.engine.decoder import Cache
 from duo.engine.local_draft import LocalDraft
-from duo.engine.text import INTERRUPTED
+from duo.engine.statistics import INTERRUPTED
 from duo.errors import DecodeError
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Origin, StepCost
