@@ -8,6 +8,7 @@ from statistics import median
 
 import numpy as np
 import psutil
+from duo.speculation.policy import Policy
 
 import duo
 from benchmarks.contestants import Setup
@@ -15,10 +16,9 @@ from benchmarks.runner import Outcome, Scenario, note, verdict
 from benchmarks.virtual import generate
 from duo.engine.proposers import LookupProposer
 from duo.engine.recorder import Recorder
-from duo.speculation.policy import Policy
+from duo.speculation.modes import Schedule
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import Greedy
-from duo.speculation.modes import Schedule
 from duo.speculation.types import Logits
 from duo.speculation.verify import Matching
 

@@ -29,7 +29,6 @@ from benchmarks.oracle import N_MAX, OFF, Case, Pair, Text, best, late
 from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from duo.bench.results import Range
-from duo.speculation.modes import Schedule, fastest
 from duo.speculation.constants import DEFAULT, PolicyConfig
 from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule, fastest

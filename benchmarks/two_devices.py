@@ -11,6 +11,8 @@ from functools import partial
 from statistics import fmean, geometric_mean, median
 from typing import Any
 
+from duo.speculation.policy import Decision, Policy
+
 from benchmarks.contestants import Setup
 from benchmarks.emulated import Account
 from benchmarks.emulation import Emulation
@@ -25,7 +27,6 @@ from duo.config import AUTO_DRAFT, DraftConfig
 from duo.diagnose.machine_file import Pair, read_machine, read_pair
 from duo.engine.engine import Engine
 from duo.loading import load
-from duo.speculation.policy import Decision, Policy
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Proposal
 

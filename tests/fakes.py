@@ -9,13 +9,13 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
+from duo.speculation.policy import Decision, Policy, StepCost
 
 from duo.config import ThreadConfig
 from duo.engine.recorder import Clock
 from duo.errors import DecodeAborted, RollbackError
 from duo.speculation.acceptance import Acceptance, Lookahead
 from duo.speculation.forecast import Forecast
-from duo.speculation.policy import Decision, Policy, StepCost
 from duo.speculation.modes import ALL, Schedule
 from duo.speculation.types import Logits, Proposal
 

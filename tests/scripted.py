@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from duo.speculation.policy import Policy
+
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
@@ -17,7 +19,6 @@ from duo.engine.request import Ending, Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT, StepRecord
 from duo.llama.chat_template import ChatTemplate, Messages, Tools, begun
 from duo.remote.drafts import RemoteDrafts
-from duo.speculation.policy import Policy
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Step, TokenLogprobs, common_prefix
 

@@ -19,9 +19,9 @@ from duo.llama.gguf_header import n_mtp
 from duo.llama.heads import check_pair
 from duo.llama.model import Model
 from duo.speculation.acceptance import N_DEPTHS
+from duo.speculation.modes import ALL, Schedule
 from duo.speculation.policy import Policy, StepCost
 from duo.speculation.prompt_lookup import PromptLookup
-from duo.speculation.modes import ALL, Schedule
 from duo.speculation.types import Origin, Proposal, common_prefix
 
 _BOTH = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft

@@ -7,8 +7,8 @@ from dataclasses import InitVar, dataclass, field
 import numpy as np
 
 from duo.config import AUTO_DRAFT
-from duo.speculation.policy import Policy
 from duo.speculation.modes import ALL, Schedule
+from duo.speculation.policy import Policy
 
 ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
 Times = dict[int, float]  # seconds, by tokens in the batch

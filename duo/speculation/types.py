@@ -68,10 +68,10 @@ class Proposal(NamedTuple):
     candidates: Sequence[Candidate] = ()  # they continue the accepted tokens
     next_s: float = math.inf  # seconds until it has one more; infinity: it will not in this step
     origin: Origin = Origin.DRAFT
-    draft: str = ""  # its name; empty: the proposer is no draft
     # Of each guess: the probability that it is right if those before it are, and from how many observations this is
     # known. Empty: the policy knows it by confidence.
     chances: Sequence[tuple[float, float]] = ()
+    draft: str = ""  # its name; empty: the proposer is no draft
     probe: Probe | None = None  # since the last proposal
 
 

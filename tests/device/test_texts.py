@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from duo.speculation.policy import Policy
 
 from duo.engine.engine import Engine
 from duo.llama.devices import gpus
-from duo.speculation.policy import Policy
 from duo.speculation.modes import Schedule
 from tests.device.helpers import (
     KINDS,

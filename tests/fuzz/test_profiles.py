@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from duo.speculation.policy import Policy
 from hypothesis import given
 
 from benchmarks.virtual import constant, replay
@@ -16,7 +17,6 @@ from duo.config import EngineConfig
 from duo.engine.cores import plan_threads, tuned_threads
 from duo.models.profiles import Profile, kept_threads, saved_profiles
 from duo.speculation.machine import Machine
-from duo.speculation.policy import Policy
 from tests.fuzz.cases import cases, damaged, dice
 from tests.unit.models.test_profiles import KEY
 

@@ -5,6 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from duo.speculation.policy import Policy
+from duo.speculation.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
+
 from duo.cli.terminal.report import RunStatistics, render, render_comparison, verdict
 from duo.config import GenerationConfig, SamplingConfig
 from duo.engine.statistics import (
@@ -16,8 +19,6 @@ from duo.engine.statistics import (
     Statistics,
 )
 from duo.engine.stream import Completion
-from duo.speculation.policy import Policy
-from duo.speculation.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
 from duo.speculation.modes import ALL, Change, Schedule
 
 REPORTS = Path(__file__).with_name("reports.txt")

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from duo.speculation.policy import Policy
 
 from benchmarks.emulated import Wrapped
 from duo.config import (
@@ -28,7 +29,6 @@ from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
 from duo.llama.library import quantize
 from duo.llama.model import Model
-from duo.speculation.policy import Policy
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Logits, TokenLogprobs
 from tests.fakes import Eager, Preparing, restless

@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from duo.speculation.policy import Policy
 
 from benchmarks.virtual import Predictions, constant, replay
 from duo.speculation.forecast import limit, overlapped
 from duo.speculation.machine import Machine
-from duo.speculation.policy import Policy
 from duo.speculation.modes import ALL, Schedule
 from tests.unit.speculation.machines import (
     FAST_DRAFT,

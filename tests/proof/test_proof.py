@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
+from duo.speculation.policy import Policy, StepCost
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.decoder import Cache
@@ -19,10 +20,9 @@ from duo.engine.proposers import Draft, DraftRequest, LookupProposer
 from duo.engine.recorder import Recorder
 from duo.engine.request import Ending
 from duo.speculation.filters import Tokens
-from duo.speculation.policy import Policy, StepCost
+from duo.speculation.modes import Schedule
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import CandidateSampler, Chain, Coupled
-from duo.speculation.modes import Schedule
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Logits
 from duo.speculation.verify import DraftSampler, Matching, Rejection, Verifier

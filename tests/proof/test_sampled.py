@@ -13,8 +13,8 @@ from duo.engine.decoder import decode_all
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.llama.model import Model
-from duo.speculation.sampling import Chain
 from duo.speculation.modes import Schedule
+from duo.speculation.sampling import Chain
 from duo.speculation.types import Logits
 from tests.fakes import Eager
 from tests.goodness import chi_square

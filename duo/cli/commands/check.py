@@ -18,8 +18,8 @@ from duo.engine.engine import Engine
 from duo.errors import PromptError, UsageError
 from duo.llama.gguf_header import GgufHeader, has_mtp
 from duo.llama.model import Model
-from duo.speculation.policy import Policy
 from duo.speculation.modes import Schedule, schedules_of
+from duo.speculation.policy import Policy
 
 _N_CTX = 2048
 _NO_DRAFT = "nothing to check without a draft: name one with -md or -hfd; no --schedule off or --draft 0"

@@ -16,9 +16,9 @@ from duo.models.storage import MIB, read_path
 from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT
 from duo.speculation.forecast import Forecast
+from duo.speculation.modes import Schedule, fastest
 from duo.speculation.pair import Machine, PairModel
 from duo.speculation.policy_statistics import ByCondition
-from duo.speculation.modes import Schedule, fastest
 
 _SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
 

@@ -22,8 +22,8 @@ from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
 from duo.models.profiles import ProfileDocument, TunedThreads
-from duo.speculation.policy import Policy
 from duo.speculation.modes import Schedule
+from duo.speculation.policy import Policy
 
 _N_CTX = 192  # enough for the batches that are timed
 _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table

@@ -13,8 +13,8 @@ from duo.engine.stream import Completion, Stream
 from duo.llama.memory import peak_bytes
 from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT, assumed
-from duo.speculation.policy_statistics import PolicyStatistics
 from duo.speculation.modes import Schedule
+from duo.speculation.policy_statistics import PolicyStatistics
 from duo.speculation.types import common_prefix
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies

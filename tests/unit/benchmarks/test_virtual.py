@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from duo.speculation.pair import Machine, PairModel
+from duo.speculation.policy import Policy
 
 from benchmarks.virtual import NoisyPolicy, constant, replay
 from benchmarks.virtual_clock import VirtualClock
-from duo.speculation.pair import Machine, PairModel
-from duo.speculation.policy import Policy
 from duo.speculation.modes import ALL, Schedule
 from tests.unit.speculation.machines import (
     N_AHEAD,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, TypeVar
 
 import pytest
+from duo.speculation.policy import Policy
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.async_draft import CandidateQueue
@@ -18,7 +19,6 @@ from duo.engine.proposers import Draft, DraftRequest
 from duo.engine.recorder import Clock, Recorder
 from duo.engine.request import Ending
 from duo.speculation.acceptance import Lookahead
-from duo.speculation.policy import Policy
 from duo.speculation.sampling import Greedy
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Step

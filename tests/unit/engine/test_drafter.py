@@ -9,8 +9,8 @@ import pytest
 from duo.engine.drafter import Drafter, DraftUpdate, Probe
 from duo.engine.recorder import Recorder
 from duo.errors import DecodeAborted
-from duo.speculation.sampling import Greedy
 from duo.speculation.modes import Schedule
+from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Side, begun, make_queue

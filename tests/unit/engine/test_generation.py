@@ -3,12 +3,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from duo.speculation.policy import StepCost
 
 from duo.engine.generation import Proposers
 from duo.engine.proposers import Draft
 from duo.engine.statistics import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
-from duo.speculation.policy import StepCost
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after

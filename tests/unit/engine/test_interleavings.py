@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
+from duo.speculation.policy import Policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter
 from duo.errors import DecodeAborted, DecodeError
-from duo.speculation.policy import Policy
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, Preparing, Scripted, next_token, text_after

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable
 
 import pytest
+from duo.speculation.policy import Decision, Policy
 
 from duo.engine.recorder import Clock
-from duo.speculation.policy import Decision, Policy
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Candidate, Proposal
 from tests.fakes import Eager, FakeContext, ManualClock

@@ -11,8 +11,8 @@ from duo.engine.decoder import Cache
 from duo.engine.drafter import DraftUpdate
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
-from duo.speculation.sampling import Greedy
 from duo.speculation.modes import Schedule
+from duo.speculation.sampling import Greedy
 from duo.speculation.translation import Translator
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, FakeContext, Scripted, text_after

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import httpx
 import pytest
+from duo.speculation.policy import Policy
 from httpx_sse import EventSource
 
 from duo.http.listener import Limits
@@ -16,7 +17,6 @@ from duo.remote.drafts import RemoteDraft
 from duo.server import events
 from duo.server.events import TextReader
 from duo.server.lead_server import Lead
-from duo.speculation.policy import Policy
 from duo.speculation.modes import Change, Schedule
 from tests.raw_http import connect, read_to_the_end
 from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedModel, ScriptedSlot

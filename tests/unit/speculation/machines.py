@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from duo.speculation.policy import Decision, Policy, StepCost
 
 from benchmarks.samples import RISES
 from benchmarks.virtual import Replay, constant, reading_s, replay
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.constants import DEFAULT
 from duo.speculation.machine import Machine
-from duo.speculation.policy import Decision, Policy, StepCost
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Proposal
 from tests.fakes import CERTAIN

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from duo.speculation.policy import Decision, Policy, StepCost
+
 from duo.speculation.modes import ASYNC, Schedule
 from duo.speculation.types import Candidate, Origin, Proposal
 from tests.unit.speculation.machines import N_AHEAD

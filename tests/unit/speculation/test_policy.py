@@ -4,11 +4,11 @@ import itertools
 import math
 
 import pytest
+from duo.speculation.policy import REJECTION, Decision, Policy, StepCost
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.policy import REJECTION, Decision, Policy, StepCost
 from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule
 from duo.speculation.types import Origin
 from tests.unit.speculation.machines import N_AHEAD

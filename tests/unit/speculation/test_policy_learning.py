@@ -8,12 +8,12 @@ from itertools import count
 from typing import Any
 
 import pytest
+from duo.speculation.policy import REJECTION, Decision, Policy, StepCost
 
 from benchmarks.virtual import MODE, constant, replay
 from duo.config import MAX_THREADS
 from duo.speculation.constants import DEFAULT
 from duo.speculation.machine import Machine
-from duo.speculation.policy import REJECTION, Decision, Policy, StepCost
 from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule
 from duo.speculation.types import Origin
 from tests.unit.speculation.machines import N_AHEAD, TWO_CORES, times
