@@ -29,7 +29,7 @@ from benchmarks.oracle import N_MAX, OFF, Case, Text, best, late
 from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from duo.bench.results import Range
-from duo.cli.commands.plan import informed
+from duo.diagnose.prospects import informed
 from duo.speculation.constants import DEFAULT, PolicyConfig
 from duo.speculation.pair import Machine
 from duo.speculation.policy import Policy

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Run
-from duo.config import DraftConfig, GenerationConfig, ModelConfig, StopConfig
+from duo.bench.rounds import Contestant, Job, ParseError, Run
+from duo.config import DraftConfig, ModelConfig
+from duo.diagnose.measure import Interrupted, greedy, write
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
-from duo.errors import DecodeError
 from duo.llama.devices import gpus
 from duo.llama.memory import flash_attention
 from duo.llama.model import Model
@@ -59,17 +59,12 @@ Ended = subprocess.CompletedProcess
 AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 
-def write_here(engine: Engine, sources: Proposers, job: Job, stop: threading.Event) -> Run:
-    """A text of `engine`, whose KV cache is empty at first. What the policy of `sources` has learned remains."""
+def write_here(engine: Engine, proposers: Proposers, job: Job, stop: threading.Event) -> Run:
+    """A text of `engine`, whose KV cache is empty at first. What the policy of `proposers` has learned remains."""
     engine.call(lambda slot: slot.forget())
-    config = GenerationConfig(stop=StopConfig(job.n_tokens, (), not job.may_end))
-    with engine.start(engine.tokenize(job.prompt), config, sources=sources) as stream:
-        found = stream.completion()
-    if stop.is_set():  # which also interrupts the engine
-        raise Interrupted
-    if (error := stream.request.metrics.draft_error) is not None:
-        raise DecodeError(f"the draft failed: {error}")
-    return Run.of(found.text, found.statistics)
+    config = greedy(job.n_tokens, may_end=job.may_end)
+    text, _ = write(engine, engine.tokenize(job.prompt), config, proposers, stop)
+    return Run.of(text.text, text.statistics)
 
 
 def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig]) -> list[Contestant]:

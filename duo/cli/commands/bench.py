@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from duo.bench import contestants, results
-from duo.bench.facts import circumstances, merged, model_facts, write_json
+from duo.bench.results import circumstances, merged, model_facts, write_json
 from duo.bench.rounds import Job, Prompt, Sample, built_in, chosen, measure, parse_prompts, rounds
 from duo.cli.inputs import read_file
 from duo.cli.installation import SLOWING

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from duo import __version__
-from duo.bench.facts import run_facts, write_json
+from duo.bench.results import run_facts, write_json
 from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
 from duo.cli.load import empty_hint, loaded, prompt_hint
 from duo.cli.options.by_command import DemoOptions, RunOptions
@@ -19,9 +19,9 @@ from duo.cli.terminal.interrupts import Interrupt, on_interrupt
 from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
 from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.report import RunStatistics, render, render_comparison
+from duo.cli.terminal.trace import TraceFile
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig
-from duo.diagnose.trace import TraceFile
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair

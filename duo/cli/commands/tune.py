@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from duo.bench.facts import run_facts, write_json
+from duo.bench.results import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
-from duo.cli.commands.plan import Prospects, foretell, render
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped, check_measurable
-from duo.diagnose.timing import Measurements
+from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, greedy, write
+from duo.diagnose.prospects import Measurements, Prospects, foretell, render
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
@@ -146,23 +145,29 @@ def describe(measured: Measurements) -> list[str]:
 
 def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> Measurements | int:
     """All measurements; the exit status after Ctrl-C."""
-    cores = usable_cores()
-    stop = threading.Event()
-    with progress_bar() as show, on_interrupt(stop.set) as interrupt:
+    cores, stop = usable_cores(), threading.Event()
+    half = max(1, cores // 2)
+    splits = sorted({split_cores(None, None, cores), (max(1, cores - 1), 1), (half, half)})
+    counts = sorted({half, cores})
 
-        def work(slot: ModelPair) -> Measurements:
+    def interrupt() -> None:
+        stop.set()
+        engine.interrupt()
+
+    with progress_bar() as show, on_interrupt(interrupt) as interrupted:
+
+        def begin(slot: ModelPair) -> tuple[Meter, list[int]]:
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
-            context, half = slot.draft_cache.context, max(1, cores // 2)
-            splits = sorted({split_cores(None, None, cores), (max(1, cores - 1), 1), (half, half)})
-            counts = sorted({half, cores})
-            branches = [n for n in N_SEQUENCES if n <= 1 + context.n_branches]
+            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop, note)
+            branches = [n for n in N_SEQUENCES if n <= 1 + slot.draft_cache.context.n_branches]
             n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
-            meter = Meter(slot.target_cache.context, context, show, stop, note)
             times = meter.announce(cores, n_groups, len(prompts) * n_text, slot.target.places)
             note(f"measuring takes about {times[0]} s on an idle machine, and at most {times[1]} s")
+            return meter, branches
+
+        def measure(slot: ModelPair) -> Measurements:
             # The scores first: they do not depend on what else computes.
-            texts = [(prompt, meter.write(prompt, n_text, cores)) for prompt in prompts]
             scored = [meter.score(prompt, text, cores, slot.translation) for prompt, text in texts]
             found = meter.measure(counts, sorted({1, cores}), splits)
             found.add_scores(scored)
@@ -173,8 +178,11 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             return found
 
         try:
-            return engine.call(work)
-        except Stopped:
-            return interrupt.status
+            meter, branches = engine.call(begin)
+            config, alone = greedy(n_text, may_end=False), engine.slot.sources()
+            texts = [(prompt, write(engine, prompt, config, alone, stop)[0].tokens) for prompt in prompts]
+            return engine.call(measure)
+        except Interrupted:
+            return interrupted.status
         except MeasurementError as error:
             raise MeasurementError(f"{error}; nothing was saved (duo bench measures on a busy machine, too)") from error

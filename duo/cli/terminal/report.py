@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from duo.bench.facts import merged
+from duo.bench.results import merged
 from duo.cli.terminal.console import figure
 from duo.config import GenerationConfig
 from duo.engine.model_pair import ModelPair
