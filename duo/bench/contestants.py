@@ -61,9 +61,11 @@ AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 def write_here(engine: Engine, proposers: Proposers, job: Job, stop: threading.Event) -> Run:
     """A text of `engine`, whose KV cache is empty at first. What the policy of `proposers` has learned remains."""
+    if stop.is_set():
+        raise Interrupted
     engine.call(lambda slot: slot.forget())
     config = greedy(job.n_tokens, may_end=job.may_end)
-    text, _ = write(engine, engine.tokenize(job.prompt), config, proposers, stop)
+    text, _ = write(engine, engine.tokenize(job.prompt), config, proposers)
     return Run.of(text.text, text.statistics)
 
 

@@ -20,9 +20,11 @@ from duo.engine.engine import Engine
 from duo.engine.free_cores import CpuTimes, cpu_times, is_busy, other_cpu_use
 from duo.engine.generation import Proposers
 from duo.engine.head_drafter import HeadDrafter
+from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
 from duo.engine.statistics import StepRecord
 from duo.engine.stream import Completion
+from duo.engine.text import INTERRUPTED
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeError, DuoError, ModelError
 from duo.llama.heads import HeadContext
@@ -45,6 +47,7 @@ _PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is tim
 _VARYING = "the times vary too much"
 _MAX_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
 
+Text = tuple[Sequence[int], Sequence[int]]  # a prompt, and what the target writes after it
 Progress = Callable[[str, float], object]  # called with what is measured, and the share that is done
 
 
@@ -69,15 +72,15 @@ def greedy(n_tokens: int, *, may_end: bool = True) -> GenerationConfig:
 
 
 def write(
-    engine: Engine, prompt: Sequence[int], config: GenerationConfig, proposers: Proposers, stop: threading.Event
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, proposers: Proposers
 ) -> tuple[Completion, Sequence[StepRecord]]:
-    """A text for which only `proposers` propose candidates, and its steps. Raises DecodeError if the draft fails.
+    """A text for which only `proposers` propose candidates, and its steps.
 
-    Raises Interrupted if `stop` is set: whoever sets it interrupts the engine, too.
+    Raises Interrupted if the engine is interrupted, and DecodeError if the draft fails.
     """
     with engine.start(prompt, config, sources=proposers) as stream:
         found = stream.completion()
-    if stop.is_set():
+    if found.stop_reason == INTERRUPTED:
         raise Interrupted
     if (error := stream.request.metrics.draft_error) is not None:
         raise DecodeError(f"the draft failed ({error}): nothing can be checked")
@@ -155,7 +158,6 @@ class Meter:
         if isinstance(draft, HeadContext):
             draft.follow(draft.n_ctx)  # all that the target decodes is accepted
         self._progress, self._stop, self._note = progress, stop, note
-        self._has_times = False  # so that what follows may take longer than the limit
         self._sizes: Sequence[int] = SIZES
         self._begin = time.perf_counter()
         self._expected_s = self._end = math.inf
@@ -261,7 +263,6 @@ class Meter:
         except MeasurementError:
             self.doubts = self._busy or _VARYING
             self._note(f"tentative: {self.doubts}")
-        self._has_times = True
 
     def _time(self, group: Group, sizes: Sequence[int]) -> None:
         """Add times to a group, which are disturbed if other programs compute meanwhile."""
@@ -345,10 +346,23 @@ class Meter:
         return MeasurementError(f"the machine cannot be measured now: {reason}; try again when it is idle")
 
     def _check(self, what: str = "") -> None:
-        """Show the progress; raise Interrupted, and MeasurementError at the limit if there are no times."""
+        """Show the progress. Raises Interrupted."""
         if self._stop.is_set():
             raise Interrupted
-        if not self._has_times and time.perf_counter() > self._end:
-            raise self._failure()
         if what:
             self._progress(what, min(1.0, (time.perf_counter() - self._begin) / self._expected_s))
+
+
+def measure_pair(
+    pair: ModelPair, meter: Meter, texts: Sequence[Text], alone: dict[int, Times] | Sequence[int],
+    draft_threads: Sequence[int], splits: Sequence[tuple[int, int]], concurrent_sizes: Sequence[int] = (),
+) -> Measurements:  # fmt: skip
+    """What there is to know of a pair that has a draft: Meter.measure(), and the scores of its texts.
+
+    `alone`: the numbers of threads of the target, or its times if they are known.
+    """
+    found = meter.measure(() if isinstance(alone, dict) else alone, draft_threads, splits, concurrent_sizes)
+    found.target = alone if isinstance(alone, dict) else found.target
+    found.n_depths, found.schedules = pair.policy.n_depths, pair.policy.schedules
+    found.add_scores([meter.score(*text, found.fastest_draft, pair.translation) for text in texts])
+    return found

@@ -109,7 +109,7 @@ def write(
 
 def compare(engine: Engine, policy: Policy, kind: str = "greedy", prompt: str = PROMPT, n: int = N) -> Comparison:
     """The text with the engine's draft, and without."""
-    return check.compare(engine, engine.tokenize(prompt), config_of(kind, n), policy, threading.Event())
+    return check.compare(engine, engine.tokenize(prompt), config_of(kind, n), policy)
 
 
 def assert_as_alone(engine: Engine, found: Comparison) -> None:

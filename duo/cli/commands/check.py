@@ -1,7 +1,7 @@
 """`duo check`: whether the draft changes the text, on the user's own models: the same prompts with it and without."""
 
-import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,38 +96,29 @@ def check(options: CheckOptions) -> int:
     send_log(options)
     config = _config(options)
     found: list[Comparison] = []
-    stop = threading.Event()
     with loaded(options, options.predict) as engine, progress_bar() as show:
         texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
         prompts = [engine.tokenize(text) for text in texts or _PROMPTS]
         _reserve(engine, prompts, options.predict)
-
-        def interrupt_text() -> None:
-            stop.set()
-            engine.interrupt()
-
-        with on_interrupt(interrupt_text) as interrupt:
+        with on_interrupt(engine.interrupt) as interrupt:
             for i, prompt in enumerate(prompts):
                 show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
                 sampling = replace(config.sampling, seed=config.sampling.seed + i)
-                try:
-                    result = compare(engine, prompt, replace(config, sampling=sampling), _policy(engine), stop)
-                except Interrupted:
+                with suppress(Interrupted):
+                    found.append(compare(engine, prompt, replace(config, sampling=sampling), _policy(engine)))
+                if interrupt.signal:
                     return interrupt.status
-                found.append(result)
-                print(f"prompt {i + 1}: {result.describe(engine.slot.target)}", flush=True)  # noqa: T201
+                print(f"prompt {i + 1}: {found[-1].describe(engine.slot.target)}", flush=True)  # noqa: T201
     status, verdict = judge(found)
     print(verdict)  # noqa: T201
     return status
 
 
-def compare(
-    engine: Engine, prompt: Sequence[int], config: GenerationConfig, policy: Policy, stop: threading.Event
-) -> Comparison:
+def compare(engine: Engine, prompt: Sequence[int], config: GenerationConfig, policy: Policy) -> Comparison:
     """Generate after `prompt`, in contexts that exist, with a draft and `policy`, and without: see write()."""
     slot = engine.slot
     draft = slot.sources(slot.new_draft(policy), lookup=True)
-    drafted, alone = (write(engine, prompt, config, each, stop)[0] for each in (draft, slot.sources()))
+    drafted, alone = (write(engine, prompt, config, each)[0] for each in (draft, slot.sources()))
     n_same, difference = common_prefix(alone.tokens, drafted.tokens), None
     if alone.tokens != drafted.tokens:
         text = [*prompt, *alone.tokens[:n_same]]

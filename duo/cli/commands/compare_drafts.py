@@ -15,10 +15,9 @@ from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
-from duo.diagnose.measure import SIZES, Interrupted, Meter, check_measurable, greedy, write
-from duo.diagnose.prospects import Measurements, curve
+from duo.diagnose.measure import SIZES, Interrupted, Meter, Text, check_measurable, greedy, measure_pair, write
+from duo.diagnose.prospects import curve
 from duo.engine.contexts import target_context, warm_up
-from duo.engine.decoder import Decoder
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import SHARED, TRANSLATED
@@ -157,7 +156,7 @@ class _Comparison:
         self._size = max(_LEAST_CTX - options.predict, *map(len, self._prompts)), options.predict  # of contexts
         self._stop = threading.Event()
         self._alone: dict[int, float] = {}  # times of the target
-        self._texts: list[tuple[list[int], Sequence[int]]] = []  # each with its prompt
+        self._texts: list[Text] = []
 
     def stop(self) -> None:
         """End measure(). From any thread."""
@@ -212,7 +211,7 @@ class _Comparison:
         target_s = curve({n: 1000 * s for n, s in self._alone.items()}, self._engine.slot.drafting.n_most + 1)
         for prompt in self._prompts:
             proposers = self._engine.slot.sources(lookup=True)
-            text, steps = write(self._engine, prompt, greedy(self._options.predict), proposers, self._stop)
+            text, steps = write(self._engine, prompt, greedy(self._options.predict), proposers)
             self._texts.append((prompt, text.tokens))
             n_verified, n_accepted = n_verified + text.statistics.verified, n_accepted + text.statistics.accepted
             n_tokens += sum(step.n_tokens for step in steps[1:])  # the first token belongs to the prefill
@@ -263,24 +262,17 @@ class _Comparison:
             pair.reserve(*self._size)
             if pair.target_cache is None or pair.draft_cache is None:
                 raise ModelError(f"{target.path}: it cannot roll back its cache, so nothing can be drafted for it")
-            found = self._measure_pair(pair, pair.target_cache.context, pair.draft_cache.context, show)
+            threads, contexts = pair.threads, (pair.target_cache.context, pair.draft_cache.context)
+            meter = Meter(*contexts, show, self._stop, note)
+            self._announce(meter, max(self._n_threads, sum(threads.concurrent)), len(_BOTH) / len(SIZES))
+            alone = {self._n_threads: self._alone}
+            found = measure_pair(pair, meter, self._texts, alone, threads.draft, [threads.concurrent], _BOTH)
             n_max = min(AUTO_DRAFT, pair.target_cache.context.n_rollback or AUTO_DRAFT)
             policy = found.policy(self._n_threads, pair.threads.concurrent, n_max)
         rates = {schedule: each.rate for schedule, each in policy.forecasts().items()}
-        best, alone, beside = fastest(rates), rates[Schedule.OFF], policy.concurrent
+        best, beside = fastest(rates), policy.concurrent
         return Row(
-            draft.path.name, rates[best], rates[best] / alone, best, found.acceptance, str(draft.path), draft.n_bytes,
-            TRANSLATED if differs else SHARED, 1000 * policy.alone.draft_s, 1000 * beside.draft_s,
+            draft.path.name, rates[best], rates[best] / rates[Schedule.OFF], best, found.acceptance, str(draft.path),
+            draft.n_bytes, TRANSLATED if differs else SHARED, 1000 * policy.alone.draft_s, 1000 * beside.draft_s,
             [1000 * s for s in beside.curve(SIZES[-1])], len(found.scores), rates,
         )  # fmt: skip
-
-    def _measure_pair(
-        self, pair: ModelPair, target: Decoder, draft: Decoder, show: Callable[..., None]
-    ) -> Measurements:
-        threads, meter = pair.threads, Meter(target, draft, show, self._stop, note)
-        self._announce(meter, max(self._n_threads, sum(threads.concurrent)), len(_BOTH) / len(SIZES))
-        found = meter.measure([], threads.draft, [threads.concurrent], _BOTH)
-        found.target = {self._n_threads: self._alone}
-        found.n_depths, found.schedules = pair.policy.n_depths, pair.policy.schedules
-        found.add_scores([meter.score(*text, found.fastest_draft, pair.translation) for text in self._texts])
-        return found

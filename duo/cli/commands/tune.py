@@ -13,7 +13,16 @@ from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, greedy, write
+from duo.diagnose.measure import (
+    SIZES,
+    Interrupted,
+    MeasurementError,
+    Meter,
+    check_measurable,
+    greedy,
+    measure_pair,
+    write,
+)
 from duo.diagnose.prospects import Measurements, Prospects, foretell, render
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
@@ -147,8 +156,7 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
     """All measurements; the exit status after Ctrl-C."""
     cores, stop = usable_cores(), threading.Event()
     half = max(1, cores // 2)
-    splits = sorted({split_cores(None, None, cores), (max(1, cores - 1), 1), (half, half)})
-    counts = sorted({half, cores})
+    splits, counts = {split_cores(None, None, cores), (max(1, cores - 1), 1), (half, half)}, {half, cores}
 
     def interrupt() -> None:
         stop.set()
@@ -156,32 +164,25 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
 
     with progress_bar() as show, on_interrupt(interrupt) as interrupted:
 
-        def begin(slot: ModelPair) -> tuple[Meter, list[int]]:
+        def work(slot: ModelPair) -> Measurements:
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
-            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop, note)
-            branches = [n for n in N_SEQUENCES if n <= 1 + slot.draft_cache.context.n_branches]
+            draft = slot.draft_cache.context
+            branches = [n for n in N_SEQUENCES if n <= 1 + draft.n_branches]
             n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
+            meter = Meter(slot.target_cache.context, draft, show, stop, note)
             times = meter.announce(cores, n_groups, len(prompts) * n_text, slot.target.places)
             note(f"measuring takes about {times[0]} s on an idle machine, and at most {times[1]} s")
-            return meter, branches
-
-        def measure(slot: ModelPair) -> Measurements:
-            # The scores first: they do not depend on what else computes.
-            scored = [meter.score(prompt, text, cores, slot.translation) for prompt, text in texts]
-            found = meter.measure(counts, sorted({1, cores}), splits)
-            found.add_scores(scored)
-            found.n_depths, found.schedules = slot.policy.n_depths, slot.policy.schedules
+            found = measure_pair(slot, meter, texts, sorted(counts), sorted({1, cores}), sorted(splits))
             if branches and not found.doubts:
                 found.branches = meter.branches(concurrent_threads(found), branches)
                 found.doubts = meter.doubts
             return found
 
         try:
-            meter, branches = engine.call(begin)
             config, alone = greedy(n_text, may_end=False), engine.slot.sources()
-            texts = [(prompt, write(engine, prompt, config, alone, stop)[0].tokens) for prompt in prompts]
-            return engine.call(measure)
+            texts = [(prompt, write(engine, prompt, config, alone)[0].tokens) for prompt in prompts]
+            return engine.call(work)
         except Interrupted:
             return interrupted.status
         except MeasurementError as error:

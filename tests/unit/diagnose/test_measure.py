@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -233,16 +232,6 @@ def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(m
     assert machine.times() == approx(lambda n: 5 * machine.target_s(n), SIZES, 2)
     assert machine.meter.doubts == "other programs use 1.7 of 2 cores"
     assert limit_s / 2 < machine.clock.now - start < limit_s + 1
-
-
-@pytest.mark.parametrize("has_times", [False, True])
-def test_scores_are_held_to_the_limit_unless_there_are_times_already(machine: Machine, has_times: bool) -> None:
-    _, limit_s = machine.announce()
-    if has_times:
-        machine.times()
-    machine.also = lambda _: machine.clock.wait(limit_s / 4)
-    with nullcontext() if has_times else pytest.raises(MeasurementError, match="cannot be measured now"):
-        assert len(machine.meter.score(TEXT, list(range(10, 20)), 1)[0]) == 10
 
 
 def test_times_that_vary_too_much_are_doubted_and_without_any_there_is_no_result(machine: Machine) -> None:
