@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from duo.bench.rounds import Contestant, Job, ParseError, Run
-from duo.config import DraftConfig, ModelConfig
-from duo.diagnose.measure import Interrupted, greedy, write
+from duo.config import DraftConfig, GenerationConfig, ModelConfig, StopConfig
+from duo.diagnose.measure import Interrupted
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.statistics import StepRecord
+from duo.engine.stream import Completion
+from duo.engine.text import INTERRUPTED
+from duo.errors import DecodeError
 from duo.llama.devices import gpus
 from duo.llama.memory import flash_attention
 from duo.llama.model import Model
@@ -57,6 +61,27 @@ _FIGURES = {
 _GUARD = 'read -r _; kill -s KILL -- "-$0"'
 Ended = subprocess.CompletedProcess
 AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
+
+
+def greedy(n_tokens: int, *, may_end: bool = True) -> GenerationConfig:
+    """That of a greedy text, which may end by itself."""
+    return GenerationConfig(stop=StopConfig(n_tokens, (), not may_end))
+
+
+def write(
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, proposers: Proposers
+) -> tuple[Completion, Sequence[StepRecord]]:
+    """A text for which only `proposers` propose candidates, and its steps.
+
+    Raises Interrupted if the engine is interrupted, and DecodeError if the draft fails.
+    """
+    with engine.start(prompt, config, sources=proposers) as stream:
+        found = stream.completion()
+    if found.stop_reason == INTERRUPTED:
+        raise Interrupted
+    if (error := stream.request.metrics.draft_error) is not None:
+        raise DecodeError(f"the draft failed ({error}): nothing can be checked")
+    return found, stream.request.metrics.steps
 
 
 def write_here(engine: Engine, proposers: Proposers, job: Job, stop: threading.Event) -> Run:

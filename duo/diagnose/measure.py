@@ -7,26 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import numpy as np
 
-from duo.config import GenerationConfig, StopConfig
 from duo.diagnose.prospects import Measurements, Scores, Times
 from duo.engine.async_draft import CandidateQueue
 from duo.engine.cores import ON_CPU, usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
-from duo.engine.engine import Engine
 from duo.engine.free_cores import CpuTimes, cpu_times, is_busy, other_cpu_use
-from duo.engine.generation import Proposers
 from duo.engine.head_drafter import HeadDrafter
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
-from duo.engine.statistics import StepRecord
-from duo.engine.stream import Completion
-from duo.engine.text import INTERRUPTED
 from duo.engine.translated import TranslatedTarget, Translation
-from duo.errors import DecodeError, DuoError, ModelError
+from duo.errors import DuoError, ModelError
 from duo.llama.heads import HeadContext
 from duo.llama.model import Model
 from duo.speculation.sampling import Greedy
@@ -36,7 +31,7 @@ SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the toke
 _FEW_SIZES = (1, 2, 3, 4, 5, 8, 12, 17)  # that are timed if a decode is slow
 _SLOW_S = 0.25  # for the largest batch
 _ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
-_ROUND_S = 0.033  # for the times of one size, in each round
+_ROUND_S = 0.033  # for each size, in each round
 _ERROR = 0.1  # largest standard error of a median, relative to it
 _BESIDE = (5,)  # tokens of the target beside a draft with branches: a typical batch
 _WINDOW_S = 0.5  # within which the processor time of other programs is compared
@@ -64,27 +59,6 @@ def check_measurable(draft: Model) -> None:
     if draft.shares_cache:
         why = "it reads the target's cache, so it cannot be measured by itself: a run learns whether it pays"
         raise ModelError(f"{draft.path.name}: {why}")
-
-
-def greedy(n_tokens: int, *, may_end: bool = True) -> GenerationConfig:
-    """That of a greedy text, which may end by itself."""
-    return GenerationConfig(stop=StopConfig(n_tokens, (), not may_end))
-
-
-def write(
-    engine: Engine, prompt: Sequence[int], config: GenerationConfig, proposers: Proposers
-) -> tuple[Completion, Sequence[StepRecord]]:
-    """A text for which only `proposers` propose candidates, and its steps.
-
-    Raises Interrupted if the engine is interrupted, and DecodeError if the draft fails.
-    """
-    with engine.start(prompt, config, sources=proposers) as stream:
-        found = stream.completion()
-    if found.stop_reason == INTERRUPTED:
-        raise Interrupted
-    if (error := stream.request.metrics.draft_error) is not None:
-        raise DecodeError(f"the draft failed ({error}): nothing can be checked")
-    return found, stream.request.metrics.steps
 
 
 @dataclass(slots=True, eq=False)
@@ -272,19 +246,17 @@ class Meter:
             self._prepare(decoder, n_threads)
         (timed, _), *concurrent = running
         found: list[tuple[int, float]] = []
-        since = cpu_times()
+        since, end = cpu_times(), time.perf_counter() + max(_WINDOW_S, _ROUND_S * len(sizes))
 
         def add(n: int, decoder: Decoder, decode: Callable[[], object]) -> None:
             found.append((n, self._seconds(decoder, decode, time.perf_counter)))
 
         try:
             with self._drafting(concurrent[0][0], group.n_sequences, add) if concurrent else nullcontext():
-                while not found or cpu_times().now - since.now < _WINDOW_S:
-                    for n in sizes:
-                        tokens, end, first = list(range(200, 200 + n)), time.perf_counter() + _ROUND_S, True
-                        while first or time.perf_counter() < end:
-                            first = False
-                            add(n, timed, lambda: timed.decode(tokens, len(tokens)))  # noqa: B023
+                for i, n in enumerate(cycle(sizes)):
+                    if i >= len(sizes) and time.perf_counter() >= end:
+                        break
+                    add(n, timed, lambda: timed.decode(list(range(200, 200 + n)), n))  # noqa: B023
         finally:
             is_disturbed = self._is_disturbed(since)
             for n, seconds in found:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from duo.bench.contestants import write
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import CheckOptions
@@ -15,7 +16,7 @@ from duo.cli.terminal.console import note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import GenerationConfig
-from duo.diagnose.measure import Interrupted, write
+from duo.diagnose.measure import Interrupted
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import choosing

@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from duo.bench.contestants import greedy, write
 from duo.bench.results import run_facts, write_json
 from duo.bench.rounds import built_in, loops, rounds
 from duo.cli.inputs import read_argument
@@ -15,7 +16,7 @@ from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
-from duo.diagnose.measure import SIZES, Interrupted, Meter, Text, check_measurable, greedy, measure_pair, write
+from duo.diagnose.measure import SIZES, Interrupted, Meter, Text, check_measurable, measure_pair
 from duo.diagnose.prospects import curve
 from duo.engine.contexts import target_context, warm_up
 from duo.engine.engine import Engine

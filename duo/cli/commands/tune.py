@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from duo.bench.contestants import greedy, write
 from duo.bench.results import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
@@ -13,16 +14,7 @@ from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import (
-    SIZES,
-    Interrupted,
-    MeasurementError,
-    Meter,
-    check_measurable,
-    greedy,
-    measure_pair,
-    write,
-)
+from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, measure_pair
 from duo.diagnose.prospects import Measurements, Prospects, foretell, render
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
