@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks import clients, conversations, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
+from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program
 from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
@@ -208,10 +208,6 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "clients": clients.Clients(
         "A lead, and llama-server with a slot for each, with one, two and four clients at once", n_tokens=128
-    ),
-    "conversations": conversations.Conversations(
-        "Two long conversations and short requests in turns at a lead, and a short request beside a long text",
-        n_rounds=10,
     ),
     "soak": soak.Soak(
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
