@@ -41,7 +41,7 @@ demo: $(VENV)/ready
 
 # Most tests wait for processes, so that three at a time keep two cores busy.
 test: $(VENV)/ready-dev
-	$(BIN)/pytest -n 3 --dist worksteal tests/unit tests/process
+	$(BIN)/pytest -n 3 --dist worksteal tests/unit tests/process benchmarks/tests
 
 test-slow: $(VENV)/ready-dev $(CLIENTS)/ready $(LM_EVAL)/ready
 	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz tests/attacks tests/clients tests/browser

@@ -16,7 +16,7 @@ from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
 from duo.bench.contestants import write_here
 from duo.bench.rounds import Contestant, Job, Run
 from duo.config import DraftConfig
-from duo.diagnose.machine_file import Pair
+from duo.diagnose.prospects import Pair
 from duo.engine.contexts import time_draft
 from duo.engine.decoder import Cache
 from duo.engine.engine import Engine

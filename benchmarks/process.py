@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
-from duo.bench.rounds import Interrupted
+from duo.diagnose.measure import Interrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self

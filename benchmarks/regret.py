@@ -29,6 +29,7 @@ from benchmarks.oracle import N_MAX, OFF, Case, Pair, Text, best, late
 from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from duo.bench.results import Range
+from duo.diagnose.prospects import informed
 from duo.speculation.constants import DEFAULT, PolicyConfig
 from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule, fastest

@@ -15,7 +15,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.contestants import Setup
-from duo.bench import facts
+from duo.bench import results
 from duo.bench.results import COLUMNS, Range, Results, markdown_table, number, progress, speed_up, spread, table
 from duo.bench.rounds import RATE, Contestant, Prompt, Sample, rounds
 from duo.bench.rounds import measure as take_samples
@@ -204,7 +204,7 @@ def note(text: str) -> None:
 
 def circumstances() -> dict[str, Any]:
     """Those of `duo bench`, the load before the measurement, and the caches that all usable cores share."""
-    found: dict[str, Any] = facts.circumstances() | {"load_before": round(os.getloadavg()[0], 2)}
+    found: dict[str, Any] = results.circumstances() | {"load_before": round(os.getloadavg()[0], 2)}
     found["hardware"]["shared_caches"] = _shared_caches()
     return found
 

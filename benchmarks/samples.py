@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.oracle import N_MAX, Case, Text
-from duo.diagnose.machine_file import Pair, read_machine
+from duo.diagnose.prospects import Pair, read_machine
 from duo.speculation.acceptance import Acceptance
 from duo.speculation.machine import Machine
 

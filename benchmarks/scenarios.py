@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks import (
-    clients,
-    conversations,
-    engine,
-    footsteps,
-    gpu,
-    models,
-    sampling,
-    servers,
-    soak,
-    spec_bench,
-    two_devices,
-)  # fmt: skip
+from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program
 from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
@@ -25,7 +13,7 @@ from duo.bench.contestants import SPECULATIVE, Program
 from duo.bench.rounds import Contestant, distinct_share
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
-from duo.speculation.modes import Schedule
+from duo.speculation.schedule import Schedule
 
 SMOLLM2 = ("smollm2-f16", "smollm2-f32")
 TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")
@@ -41,7 +29,7 @@ BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import scheduler
+from duo.engine import request_writer
 from duo.speculation.types import Candidate
 class Random:
     n_recent = 0
@@ -49,8 +37,8 @@ class Random:
     def guess(self, logits, position, recent=()):
         return Candidate(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
-choosing = scheduler.choosing
-scheduler.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+choosing = request_writer.choosing
+request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 
@@ -218,16 +206,8 @@ SCENARIOS: dict[str, Scenario] = {
     "engine": engine.EngineCost(
         "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
     ),
-    "footsteps": footsteps.Footsteps(
-        "Files of duo in which a function is entered: for a token on the terminal, and for a lead's first event",
-        n_rounds=3,
-    ),
     "clients": clients.Clients(
         "A lead, and llama-server with a slot for each, with one, two and four clients at once", n_tokens=128
-    ),
-    "conversations": conversations.Conversations(
-        "Two long conversations and short requests in turns at a lead, and a short request beside a long text",
-        n_rounds=10,
     ),
     "soak": soak.Soak(
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",

@@ -22,9 +22,8 @@ from benchmarks.servers import free_port
 from benchmarks.traces import N_RANKS, Trace, traced
 from duo.bench.results import Range, Results, markdown_table, speed_up, spread
 from duo.bench.rounds import Contestant, Prompt
-from duo.cli.commands.plan import foretell, informed
 from duo.config import AUTO_DRAFT, DraftConfig
-from duo.diagnose.machine_file import Pair, read_machine, read_pair
+from duo.diagnose.prospects import Pair, foretell, informed, read_machine, read_pair
 from duo.engine.engine import Engine
 from duo.loading import load
 from duo.speculation.modes import Schedule
@@ -143,7 +142,7 @@ class TwoDevices(Scenario):
         rows, verdicts, complete = list[dict[str, Any]](), list[Verdict](), True
         pairs = [("", read_pair(setup.machine))] if setup.machine else marked_pairs(setup.only)
         for name, pair in pairs:
-            note(f"{name or pair.name}, {pair.slow_down or 1:g} times slower")
+            note(f"{name or pair.name}, {slow_down(pair):g} times slower")
             try:
                 found = measured(setup, name or pair.name, pair)
             except KeyboardInterrupt:
@@ -160,13 +159,18 @@ def marked_pairs(only: Sequence[str] = ()) -> Iterator[tuple[str, Pair]]:
     for path in sorted(FOLDER.glob("*.json")):
         for pair in read_machine(path).values():
             name = f"{path.stem}/{pair.name}"
-            if pair.slow_down is not None and (not only or name.startswith(tuple(only))):
+            if pair.two_devices is not None and (not only or name.startswith(tuple(only))):
                 yield name, pair
+
+
+def slow_down(pair: Pair) -> float:
+    """How many times slower the emulation of a pair is, so that decodes of the demo pair fit its times."""
+    return (pair.two_devices or {}).get("slow_down", 1.0)
 
 
 def measured(setup: Setup, name: str, pair: Pair) -> Measured:
     """All contestants on one pair. Raises DuoError, KeyboardInterrupt."""
-    emulation, port = Emulation(pair, Account(pair.slow_down or 1.0)), free_port()
+    emulation, port = Emulation(pair, Account(slow_down(pair))), free_port()
     prompts = prompts_of(setup)
     prompts = [prompt for prompt in prompts if prompt.category in PROMPTS] or prompts
     with ExitStack() as stack:

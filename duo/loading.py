@@ -228,7 +228,10 @@ def _keep(profiles: Profiles, slot: ModelPair, drafts: RemoteDrafts | None) -> N
     target, learned = slot.recorder.state()
     if drafts is not None and not slot.recorder.n_others:
         learned = drafts.learned | learned
-    profiles.save(target, learned)
+    try:
+        profiles.save(target, learned)
+    except OSError as error:
+        log.warning("could not store the profile in %s: %s (profile=False disables it)", error.filename, error.strerror)
 
 
 def _differs(target: Model, draft: Model) -> bool:

@@ -12,11 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Run
+from duo.bench.rounds import Contestant, Job, ParseError, Run
 from duo.config import DraftConfig, GenerationConfig, ModelConfig, StopConfig
+from duo.diagnose.measure import Interrupted
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.statistics import StepRecord
+from duo.engine.stream import Completion
+from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
 from duo.llama.devices import gpus
 from duo.llama.memory import flash_attention
@@ -59,23 +63,41 @@ Ended = subprocess.CompletedProcess
 AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 
-def write_here(engine: Engine, sources: Proposers, job: Job, stop: threading.Event) -> Run:
-    """A text of `engine`, whose KV cache is empty at first. What the policy of `sources` has learned remains."""
-    engine.call(lambda slot: slot.forget())
-    config = GenerationConfig(stop=StopConfig(job.n_tokens, (), not job.may_end))
-    with engine.start(engine.tokenize(job.prompt), config, sources=sources) as stream:
+def greedy(n_tokens: int, *, may_end: bool = True) -> GenerationConfig:
+    """That of a greedy text, which may end by itself."""
+    return GenerationConfig(stop=StopConfig(n_tokens, (), not may_end))
+
+
+def write(
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, proposers: Proposers
+) -> tuple[Completion, Sequence[StepRecord]]:
+    """A text for which only `proposers` propose candidates, and its steps.
+
+    Raises Interrupted if the engine is interrupted, and DecodeError if the draft fails.
+    """
+    with engine.start(prompt, config, sources=proposers) as stream:
         found = stream.completion()
-    if stop.is_set():  # which also interrupts the engine
+    if found.stop_reason == INTERRUPTED:
         raise Interrupted
     if (error := stream.request.metrics.draft_error) is not None:
-        raise DecodeError(f"the draft failed: {error}")
-    return Run.of(found.text, found.statistics)
+        raise DecodeError(f"the draft failed ({error}): nothing can be checked")
+    return found, stream.request.metrics.steps
+
+
+def write_here(engine: Engine, proposers: Proposers, job: Job, stop: threading.Event) -> Run:
+    """A text of `engine`, whose KV cache is empty at first. What `proposers` have learned remains."""
+    if stop.is_set():
+        raise Interrupted
+    engine.call(lambda slot: slot.forget())
+    config = greedy(job.n_tokens, may_end=job.may_end)
+    text, _ = write(engine, engine.tokenize(job.prompt), config, proposers)
+    return Run.of(text.text, text.statistics)
 
 
 def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig]) -> list[Contestant]:
     """duo's modes that these models support, those with a draft with every limit (by name: a number or auto)."""
     slot, threads, found = engine.slot, engine.slot.threads, []
-    sequential = f"{threads.target}/{'–'.join(map(str, threads.draft))}"  # – if the policy chooses
+    sequential = f"{threads.target}/{'–'.join(map(str, threads.draft))}"  # – if the controller chooses
     concurrent = f"{threads.concurrent[0]}+{threads.concurrent[1]}"
     used = {"sync": sequential, "async": concurrent, "auto": f"{sequential} or {concurrent}"}
     for mode in modes:
@@ -87,10 +109,14 @@ def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftCo
         ):
             continue
         for name, limit in limits.items() if drafts else [(None, None)]:
-            draft = None if limit is None else slot.new_draft(slot.new_policy(replace(limit, schedule=mode)))
-            write = partial(write_here, engine, slot.sources(draft, lookup=mode in ("lookup", "auto")))
-            where = _devices(slot.target, slot.draft_model if draft else None)
-            found.append(Contestant(mode, write, used[mode] if draft else str(threads.target), where, name))
+            looks_up = mode in ("lookup", "auto")
+            if limit is None:
+                proposers = slot.proposers(drafts=False, remote=False, lookup=looks_up)
+            else:
+                proposers = slot.limited(replace(limit, schedule=mode), lookup=looks_up, knows=False)
+            write, drafts = partial(write_here, engine, proposers), limit is not None
+            where = _devices(slot.target, slot.draft_model if drafts else None)
+            found.append(Contestant(mode, write, used[mode] if drafts else str(threads.target), where, name))
     return found or own_modes(engine, ["plain"], limits)
 
 

@@ -12,6 +12,7 @@ from importlib.resources import files
 from itertools import cycle
 from pathlib import Path
 
+from duo.diagnose.measure import Interrupted
 from duo.engine.statistics import Statistics
 from duo.errors import DuoError, PromptError, UsageError
 
@@ -61,10 +62,6 @@ def rounds(prompts: Sequence[Prompt], n: int) -> list[Prompt]:
     names = dict.fromkeys(prompt.category for prompt in prompts)
     kinds = cycle([cycle([prompt for prompt in prompts if prompt.category == name]) for name in names])
     return [next(next(kinds)) for _ in range(n)]
-
-
-class Interrupted(Exception):
-    """The benchmark was interrupted."""
 
 
 class ParseError(DuoError):

@@ -1,4 +1,4 @@
-"""Measures models on this machine: what decodes cost, the texts of a target, and how often a draft is right."""
+"""Measures a pair on this machine: what decodes cost, the texts of the target, and how often the draft is right."""
 
 import math
 import threading
@@ -6,13 +6,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import cycle
 
-from duo.diagnose.timing import ROUNDS, Group, Measurements, Series
+import numpy as np
+
+from duo.diagnose.prospects import Measurements, Scores, Times
 from duo.engine.async_draft import CandidateQueue
-from duo.engine.cores import ON_CPU, cpu_times, is_busy, other_cpu_use, usable_cores
+from duo.engine.cores import ON_CPU, usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
+from duo.engine.free_cores import CpuTimes, cpu_times, is_busy, other_cpu_use
 from duo.engine.head_drafter import HeadDrafter
+from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, ModelError
@@ -24,7 +30,9 @@ from duo.speculation.sequence import TokenSequence
 SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the token before them
 _FEW_SIZES = (1, 2, 3, 4, 5, 8, 12, 17)  # that are timed if a decode is slow
 _SLOW_S = 0.25  # for the largest batch
-_ROUND_S = 0.033  # for the times of one size, in each round
+_ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
+_ROUND_S = 0.033  # for each size, in each round
+_ERROR = 0.1  # largest standard error of a median, relative to it
 _BESIDE = (5,)  # tokens of the target beside a draft with branches: a typical batch
 _WINDOW_S = 0.5  # within which the processor time of other programs is compared
 _SLOWER = 1.3  # most decodes are concurrent
@@ -34,11 +42,12 @@ _PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is tim
 _VARYING = "the times vary too much"
 _MAX_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
 
+Text = tuple[Sequence[int], Sequence[int]]  # a prompt, and what the target writes after it
 Progress = Callable[[str, float], object]  # called with what is measured, and the share that is done
 
 
-class Stopped(Exception):
-    """Measuring was cancelled."""
+class Interrupted(Exception):
+    """Measuring was interrupted."""
 
 
 class MeasurementError(DuoError):
@@ -52,8 +61,58 @@ def check_measurable(draft: Model) -> None:
         raise ModelError(f"{draft.path.name}: {why}")
 
 
+@dataclass(slots=True, eq=False)
+class Series:
+    """The times of one decode, in seconds, repeated."""
+
+    times: list[float] = field(default_factory=list)  # undisturbed
+    disturbed: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The median; if all were disturbed, which makes a decode longer, the lower quartile; 0: no times."""
+        times, share = (self.times, 50) if self.times else (self.disturbed, 25)
+        return float(np.percentile(times, share)) if times else 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there are enough times for their spread."""
+        if len(self.times) < _ROUNDS:
+            return False
+        low, middle = np.percentile(self.times, (25, 50))  # what disturbs makes only the others longer
+        return bool(2 * (middle - low) / math.sqrt(len(self.times)) <= _ERROR * middle)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Decodes that are timed together: of the target, or of the draft alone; or of both, the draft's concurrently."""
+
+    threads: tuple[int, int]  # of target and draft; 0: it does not run
+    sizes: Sequence[int]  # tokens in the batches
+    n_sequences: int = 1  # of the concurrent draft in one decode
+    series: dict[int, Series] = field(init=False)  # by tokens in the batch; 0: of the concurrent draft
+
+    def __post_init__(self) -> None:
+        self.series = {n: Series() for n in ([0, *self.sizes] if all(self.threads) else self.sizes)}
+
+    def __str__(self) -> str:
+        named = zip(("target", "draft"), self.threads, strict=True)
+        return " and ".join(f"the {name} on {n} threads" for name, n in named if n)
+
+    @property
+    def unsettled(self) -> list[int]:
+        """What needs more times."""
+        return [n for n, series in self.series.items() if not series.is_settled]
+
+    @property
+    def times(self) -> Times:
+        """As `series`; empty without those of the smallest batch and of a concurrent draft."""
+        found = {n: series.seconds for n, series in self.series.items() if series.seconds}
+        return found if {0, min(self.sizes)} & self.series.keys() <= found.keys() else {}
+
+
 class Meter:
-    """Measures a target and a draft, if there is one, on the calling thread. Raises Stopped soon after `stop` is set.
+    """Measures a target and a draft, if there is one, on the calling thread. Raises Interrupted once `stop` is set.
 
     It measures again what other programs have disturbed. Without reliable times before the limit that announce() has
     set, it uses the others, and `doubts` says why; without any, it raises MeasurementError. The contexts must have room
@@ -73,15 +132,11 @@ class Meter:
         if isinstance(draft, HeadContext):
             draft.follow(draft.n_ctx)  # all that the target decodes is accepted
         self._progress, self._stop, self._note = progress, stop, note
-        self._told = False  # that other programs compute
-        self._has_times = False  # so that what follows may take longer than the limit
         self._sizes: Sequence[int] = SIZES
         self._begin = time.perf_counter()
         self._expected_s = self._end = math.inf
         self._n_threads = 1  # the most that compute
-        self._busy = ""  # what other programs do that disturbs
-        self._since = cpu_times()  # the last judgement
-        self._timed: list[tuple[Series, float]] = []  # since then
+        self._busy, self._told = "", False  # what other programs do that disturbs; whether `note` has got it
 
     def announce(self, n_threads: int, n_groups: float, n_tokens: int, places: frozenset[str]) -> tuple[int, int]:
         """Seconds that measuring will take, and the limit to which it is held from now on.
@@ -95,7 +150,7 @@ class Meter:
         one_s = min(self._seconds(self._target, lambda: self._target.decode([200]), clock) for _ in range(3))
         seconds = {n: one_s * (1 + 0.3 * (n - 1)) / n_threads for n in SIZES}
         self._sizes = SIZES if seconds[SIZES[-1]] < _SLOW_S else _FEW_SIZES
-        group_s = sum(ROUNDS * max(_ROUND_S, seconds[n]) for n in self._sizes)
+        group_s = sum(_ROUNDS * max(_ROUND_S, seconds[n]) for n in self._sizes)
         self._expected_s = _SLOWER * n_groups * group_s + _TEXT_SLOWER * n_tokens * seconds[1]
         limit_s = _PATIENCE_S + _PATIENCE * self._expected_s
         self._begin = time.perf_counter()
@@ -114,16 +169,16 @@ class Meter:
         drafts = [Group((0, n), (1, 2)) for n in draft_threads]
         both = [Group(split, concurrent_sizes or self._sizes) for split in splits]
         self._measure([*alone, *drafts, *both])
-        found = Measurements(
+        for groups in (alone, drafts, both):
+            if groups and not any(group.times for group in groups):
+                raise self._failure()
+        concurrent = {group.threads: group.times for group in both if group.times}
+        return Measurements(
             {group.threads[0]: group.times for group in alone if group.times},
             {group.threads[1]: group.times for group in drafts if group.times},
-            {group.threads: (group.times, group.concurrent.seconds) for group in both if group.times},
+            {split: (times, times.pop(0)) for split, times in concurrent.items()},
             doubts=self.doubts,
         )
-        asked = ((alone, found.target), (drafts, found.draft), (both, found.concurrent))
-        if any(groups and not times for groups, times in asked):
-            raise self._failure()
-        return found
 
     def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
         """The concurrent draft's time for one token in each of several sequences, by their number.
@@ -132,25 +187,12 @@ class Meter:
         """
         groups = [Group(split, _BESIDE, n_sequences=n) for n in sizes]
         self._measure(groups)
-        return {group.n_sequences: group.concurrent.seconds for group in groups if group.concurrent.seconds}
-
-    def write(
-        self, prompt: Sequence[int], n_tokens: int, n_threads: int, is_end: Callable[[int], bool] = lambda _: False
-    ) -> list[int]:
-        """The tokens that the target writes after `prompt`: `n_tokens`, or fewer if it ends the text before."""
-        self._target.set_threads(n_threads, n_threads)
-        self._target.rollback(0)
-        text: list[int] = []
-        while not text or (len(text) < n_tokens and not is_end(text[-1])):
-            self._check("a text")
-            logits = decode_all(self._target, text[-1:] or prompt)
-            text.append(int(logits[0].argmax()))
-        return text
+        return {group.n_sequences: group.times[0] for group in groups if group.times}
 
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None
-    ) -> tuple[list[tuple[float, bool]], float]:
-        """The (confidence, accepted) of the draft's prediction of each token of `text`, and its tokens for each.
+    ) -> tuple[Scores, float]:
+        """The scores of the draft's predictions of each token of `text`, and its tokens for each.
 
         The target writes `text` after `prompt`. The scores end before a token that the draft does not have.
         """
@@ -159,18 +201,17 @@ class Meter:
         self._draft.rollback(0)
         sequence, metrics, translator = TokenSequence(prompt, self._target.n_vocab), Recorder(), None
         queue = CandidateQueue(sequence, metrics)
-        if translation is None:
-            kind: type[Drafter] = Drafter
-            if isinstance(self._draft, HeadContext):  # it reads what the target's context holds
-                kind = HeadDrafter
-                self._target.rollback(0)
-                decode_all(self._target, [*prompt, *text])
-            drafter = kind(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
-        else:
+        if translation is not None:
             _, translator = translation.begin(prompt)
             side = TranslatedTarget(queue, translator, metrics)
             drafter = Drafter(self._draft, side, translation.sampler(ends=True), self._draft.n_vocab, metrics)
-        scores: list[tuple[float, bool]] = []
+        elif isinstance(self._draft, HeadContext):  # it reads what the target's context holds
+            self._target.rollback(0)
+            decode_all(self._target, [*prompt, *text])
+            drafter = HeadDrafter(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
+        else:
+            drafter = Drafter(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
+        scores: Scores = []
         for right in text:
             for _ in range(_MAX_ASKED):
                 if sequence.pending:
@@ -185,48 +226,54 @@ class Meter:
 
     def _measure(self, groups: Sequence[Group]) -> None:
         """Time all groups in rounds, until their times are reliable or the limit is reached."""
-        n_rounds, self._since = 0, cpu_times()
+        n_rounds = 0
         try:
-            while pending := [group for group in groups if n_rounds < ROUNDS or not group.is_settled]:
+            while pending := [group for group in groups if n_rounds < _ROUNDS or group.unsettled]:
                 for group in pending:
                     self._check(str(group))
-                    self._run(group, again=n_rounds >= ROUNDS)
-                self._stop.wait(max(0.0, _WINDOW_S - (cpu_times().now - self._since.now)))
-                self._judge()
+                    missing = group.unsettled if n_rounds >= _ROUNDS else []
+                    self._time(group, [n for n in missing if n] or group.sizes)
                 n_rounds += 1
         except MeasurementError:
             self.doubts = self._busy or _VARYING
             self._note(f"tentative: {self.doubts}")
-            self._keep(disturbed=True)
-        self._has_times = True
 
-    def _run(self, group: Group, *, again: bool) -> None:
-        """Add times to a group: of all sizes or, `again`, of those that need more."""
+    def _time(self, group: Group, sizes: Sequence[int]) -> None:
+        """Add times to a group, which are disturbed if other programs compute meanwhile."""
         both = zip((self._target, self._draft), group.threads, strict=True)
         running = [(decoder, n_threads) for decoder, n_threads in both if decoder is not None and n_threads]
         for decoder, n_threads in running:
             self._prepare(decoder, n_threads)
-        timed, *concurrent = (decoder for decoder, _ in running)
-        with self._drafting(concurrent[0], group) if concurrent else nullcontext():
-            for n in [n for n, series in group.timed.items() if not (again and series.is_settled)] or group.timed:
-                tokens, end = list(range(200, 200 + n)), time.perf_counter() + _ROUND_S
-                while True:
-                    self._time(group.timed[n], timed, lambda: timed.decode(tokens, len(tokens)))  # noqa: B023
-                    if time.perf_counter() >= end:
+        (timed, _), *concurrent = running
+        found: list[tuple[int, float]] = []
+        since, end = cpu_times(), time.perf_counter() + max(_WINDOW_S, _ROUND_S * len(sizes))
+
+        def add(n: int, decoder: Decoder, decode: Callable[[], object]) -> None:
+            found.append((n, self._seconds(decoder, decode, time.perf_counter)))
+
+        try:
+            with self._drafting(concurrent[0][0], group.n_sequences, add) if concurrent else nullcontext():
+                for i, n in enumerate(cycle(sizes)):
+                    if i >= len(sizes) and time.perf_counter() >= end:
                         break
-                self._judge()
+                    add(n, timed, lambda: timed.decode(list(range(200, 200 + n)), n))  # noqa: B023
+        finally:
+            is_disturbed = self._is_disturbed(since)
+            for n, seconds in found:
+                series = group.series[n]
+                (series.disturbed if is_disturbed else series.times).append(seconds)
 
     @contextmanager
-    def _drafting(self, draft: Decoder, group: Group) -> Iterator[None]:
+    def _drafting(self, draft: Decoder, n_sequences: int, add: Callable[..., None]) -> Iterator[None]:
         """Time the draft concurrently, on a thread of its own. Raises at the end what that has raised."""
-        done, others = threading.Event(), range(1, group.n_sequences)
-        each = [(sequence, 200 + sequence) for sequence in range(group.n_sequences)]
+        done, others = threading.Event(), range(1, n_sequences)
+        each = [(sequence, 200 + sequence) for sequence in range(n_sequences)]
 
         def work() -> None:
             while not done.is_set():
                 for sequence in others:
                     draft.branch(sequence, draft.n_past)
-                self._time(group.concurrent, draft, lambda: draft.decode_each(each))
+                add(0, draft, lambda: draft.decode_each(each))
                 for sequence in others:
                     draft.drop(sequence)
 
@@ -244,10 +291,6 @@ class Meter:
         decoder.rollback(0)
         decode_all(decoder, _PROMPT)
 
-    def _time(self, series: Series, decoder: Decoder, decode: Callable[[], object]) -> None:
-        seconds = self._seconds(decoder, decode, time.perf_counter)
-        self._timed.append((series, seconds))
-
     def _seconds(self, decoder: Decoder, decode: Callable[[], object], clock: Callable[[], float]) -> float:
         """The time of one call that decodes something."""
         self._check()
@@ -259,34 +302,40 @@ class Meter:
         return_to(decoder, _PROMPT)
         return seconds
 
-    def _judge(self) -> None:
-        """Keep the times since the last call, unless it is less than _WINDOW_S ago; say if others disturb them."""
-        if cpu_times().now - self._since.now < _WINDOW_S:
-            return
-        n_others = other_cpu_use(self._since)
+    def _is_disturbed(self, since: CpuTimes) -> bool:
+        """Whether other programs have computed since then; says so once."""
+        n_others = other_cpu_use(since)
         is_disturbed = is_busy(n_others, self._n_threads)
         self._busy = f"other programs use {n_others:.1f} of {usable_cores()} cores" if is_disturbed else ""
-        self._keep(disturbed=is_disturbed)
         if is_disturbed and not self._told:
             self._told = True
             left_s = self._end - time.perf_counter()
             self._note(f"{self._busy}: measuring again, for up to {left_s:.0f} s; if they go on, nothing is saved")
-        self._since = cpu_times()
-
-    def _keep(self, *, disturbed: bool) -> None:
-        timed, self._timed = self._timed, []  # a concurrent draft may append meanwhile
-        for series, seconds in timed:
-            (series.disturbed if disturbed else series.times).append(seconds)
+        return is_disturbed
 
     def _failure(self) -> MeasurementError:
         reason = self._busy or _VARYING
         return MeasurementError(f"the machine cannot be measured now: {reason}; try again when it is idle")
 
     def _check(self, what: str = "") -> None:
-        """Show the progress; raise Stopped, and MeasurementError at the limit if there are no times."""
+        """Show the progress. Raises Interrupted."""
         if self._stop.is_set():
-            raise Stopped
-        if not self._has_times and time.perf_counter() > self._end:
-            raise self._failure()
+            raise Interrupted
         if what:
             self._progress(what, min(1.0, (time.perf_counter() - self._begin) / self._expected_s))
+
+
+def measure_pair(
+    pair: ModelPair, meter: Meter, texts: Sequence[Text], alone: dict[int, Times] | Sequence[int],
+    draft_threads: Sequence[int], splits: Sequence[tuple[int, int]], concurrent_sizes: Sequence[int] = (),
+) -> Measurements:  # fmt: skip
+    """What there is to know of a pair that has a draft: Meter.measure(), and the scores of its texts.
+
+    `alone`: the numbers of threads of the target, or its times if they are known.
+    """
+    found = meter.measure(() if isinstance(alone, dict) else alone, draft_threads, splits, concurrent_sizes)
+    found.target = alone if isinstance(alone, dict) else found.target
+    assert pair.estimates is not None
+    found.n_depths, found.schedules = pair.estimates.n_depths, pair.estimates.schedules
+    found.add_scores([meter.score(*text, found.fastest_draft, pair.translation) for text in texts])
+    return found

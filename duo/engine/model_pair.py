@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -167,15 +167,23 @@ class ModelPair:
             return Proposers()
         return Proposers(self.controller, found, connected, others)
 
-    def limited(self, drafting: DraftConfig, *, lookup: bool) -> Proposers:
-        """What may propose candidates within other limits. What this text shows is not kept."""
+    def limited(
+        self, drafting: DraftConfig, *, lookup: bool, knows: bool = True, schedules: Sequence[Schedule] = ()
+    ) -> Proposers:
+        """What may propose candidates within other limits, or in these `schedules`. What they learn is not kept.
+
+        `knows`: whether they begin with what was learned so far.
+        """
         controller = Controller(self.controller.n_most)
-        controller.restore(self.controller.state())
         controller.target.warm_s = self.controller.target.warm_s
+        if knows:
+            controller.restore(self.controller.state())
         drafts = []
         if self.draft is not None and self.estimates is not None:
             estimates = self.new_estimates(controller.target, drafting)
-            estimates.restore(self.estimates.state())
+            estimates.schedules = tuple(schedules) or estimates.schedules
+            if knows:
+                estimates.restore(self.estimates.state())
             drafts = [self.new_draft(estimates)]
         others = self.proposers(drafts=False, remote=False, lookup=lookup).others
         return Proposers(controller, drafts, None, others) if drafts or others else Proposers()

@@ -1,7 +1,7 @@
 """Profiles of a target and its drafts: what earlier runs learned with the same models, devices and options."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +10,7 @@ from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
 from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
-from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument, kept_threads
+from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument, TunedThreads, kept_threads
 from duo.speculation.controller import Controller, TargetState
 from duo.speculation.draft_estimates import DraftEstimates, DraftState
 
@@ -23,44 +23,52 @@ _ALL = "0"  # cores, in a policy's state
 class Profiles:
     """What is stored of a target, and of each of its drafts, by name. Nothing: no profile is used."""
 
-    target: Profile | None = None
     drafts: Mapping[str, Profile] = field(default_factory=dict)
+    # The target's, by its number of threads, if that was tuned for a draft; None: profiles are disabled.
+    target_with: Callable[[int | None], Profile] | None = None
+
+    @property
+    def target(self) -> Profile | None:
+        """That of the target, whose times depend on its number of threads."""
+        tuned = self.threads.get("threads")
+        n_tuned = tuned["target"] if tuned is not None and tuned["target"] != usable_cores() else None
+        return self.target_with(n_tuned) if self.target_with is not None else None
 
     @property
     def threads(self) -> ProfileDocument:
-        """The numbers of threads that were tuned for the target with its first draft, or alone; empty: none were."""
-        first = next(iter(self.drafts.values()), self.target)
-        return kept_threads(first.load()) if first is not None else {}
+        """The numbers of threads that were tuned for the target with its first draft; empty: none were."""
+        return next((kept_threads(profile.load()) for profile in self.drafts.values()), {})
 
     def restore(self, controller: Controller, drafts: Sequence[DraftEstimates]) -> None:
         """Let the controller and its drafts start from what is stored."""
-        if self.target is not None and "target" in (document := self.target.load()):
+        target = self.target
+        if target is not None and "target" in (document := target.load()):
             controller.restore(document["target"])
         for draft in drafts:
             if draft.name in self.drafts and "draft" in (document := self.drafts[draft.name].load()):
                 draft.restore(document["draft"])
 
-    def save(self, target: TargetState | None, drafts: Mapping[str, DraftState]) -> None:
-        """Store what was learned; warns if that fails."""
-        found: list[tuple[Profile, ProfileDocument]] = []
-        if self.target is not None and target is not None:
-            found.append((self.target, {"target": target}))
-        found += [(self.drafts[name], {"draft": state}) for name, state in drafts.items() if name in self.drafts]
-        for profile, document in found:
-            try:
-                profile.save({**profile.load(), **document})
-            except OSError as error:
-                said = "could not store the profile in %s: %s (profile=False disables it)"
-                log.warning(said, profile.path, error.strerror)
+    def save(
+        self, target: TargetState | None, drafts: Mapping[str, DraftState], threads: TunedThreads | None = None
+    ) -> None:
+        """Store what was learned; `threads`: that were tuned. Raises OSError."""
+        tuned: ProfileDocument = {"threads": threads} if threads is not None else {}
+        for name, state in drafts.items():
+            if name in self.drafts:
+                profile = self.drafts[name]
+                profile.save({**profile.load(), "draft": state, **tuned})
+        if target is not None and (stored := self.target) is not None:
+            stored.save({"target": target})
 
 
 def find_profiles(config: EngineConfig, target: ModelConfig, drafts: Mapping[str, ModelConfig]) -> Profiles:
     """The profiles for all that affects the cost of a decode with a target, and with each draft. Raises UsageError."""
-    pairs = {name: Profile(_key(config, [target, draft])) for name, draft in drafts.items()}
-    threads = next((kept_threads(profile.load()).get("threads") for profile in pairs.values()), None)
-    n_tuned = threads["target"] if threads is not None and threads["target"] != usable_cores() else config.n_threads
-    alone = replace(config, n_threads=n_tuned, draft_n_threads=None, draft_cpu_range=None)
-    return Profiles(Profile(_key(alone, [target])), pairs)
+
+    def target_with(n_threads: int | None) -> Profile:
+        alone = replace(config, n_threads=n_threads or config.n_threads, draft_n_threads=None, draft_cpu_range=None)
+        return Profile(_key(alone, [target]))
+
+    return Profiles({name: Profile(_key(config, [target, draft])) for name, draft in drafts.items()}, target_with)
 
 
 def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
@@ -130,4 +138,4 @@ class ProfileRecorder:
                 **earlier, "acceptance": state["acceptance"], "beside": beside,
                 "costs": {**earlier["costs"], "times": times},
             }  # fmt: skip
-        return {**before, **kept}, drafts
+        return kept, drafts

@@ -19,7 +19,7 @@ from duo.server.api_error import STOPPING
 from duo.server.conversation import Json
 from duo.server.formatter import EventStream, event
 from duo.server.generation_service import GenerationService
-from duo.speculation.policy import Policy
+from duo.speculation.controller import Controller
 
 MAX_SUBSCRIBERS = min(16, MAX_CONNECTIONS // 8)  # others need connections as well
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
@@ -54,7 +54,7 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
             "name": back.name,
             "model": back.model,
             "in_use": back.current is not None,
-            "round_trip_ms": 1000 * back.policy.latency_s or None,  # None: it was not measured yet
+            "round_trip_ms": 1000 * back.estimates.costs.latency_s or None,  # None: it was not measured yet
             **dict(zip(("verified", "accepted"), back.counts, strict=True)),
         }
         for back in service.drafts.connected
@@ -72,7 +72,7 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
     }  # fmt: skip
 
 
-def schedule_state(policy: Policy) -> Json:
+def schedule_state(policy: Controller) -> Json:
     """What a policy decided last. Any thread may call this: the list of changes only grows, or is replaced."""
     changes = policy.chooser.changes
     at_token, reason = (changes[-1].tokens, changes[-1].reason) if changes else (0, "")
@@ -93,7 +93,7 @@ class TextReader:
         self._started_s, self._since_s = started_s, ended_s if has_ended else time.perf_counter()
         self._totals = Totals(request.metrics)
 
-    def read(self, policy: Policy | None, *, has_ended: bool) -> Iterator[bytes]:
+    def read(self, policy: Controller | None, *, has_ended: bool) -> Iterator[bytes]:
         """Its events since the last call, once it has begun. `policy`: of the draft in use."""
         metrics, totals, now_s = self._request.metrics, self._totals, time.perf_counter()
         if not self._has_begun:
@@ -112,7 +112,7 @@ class TextReader:
             for record in totals.update()
             if isinstance(record, Event) and record.lane != "branches" and record.end >= self._since_s
         ]
-        recent, alone_s = totals.recent(now_s), policy.alone.target(1).value if policy is not None else 0.0
+        recent, alone_s = totals.recent(now_s), policy.target.alone.time(1).value if policy is not None else 0.0
         yield self._event(
             "progress",
             tokens=totals.n_tokens,

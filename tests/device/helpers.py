@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duo.cli.commands import check
+from duo.cli.commands.check import Comparison
 from duo.config import GenerationConfig
-from duo.diagnose import divergence
-from duo.diagnose.divergence import Comparison
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
@@ -109,7 +109,7 @@ def write(
 
 def compare(engine: Engine, policy: Policy, kind: str = "greedy", prompt: str = PROMPT, n: int = N) -> Comparison:
     """The text with the engine's draft, and without."""
-    return divergence.compare(engine, engine.tokenize(prompt), config_of(kind, n), policy, threading.Event())
+    return check.compare(engine, engine.tokenize(prompt), config_of(kind, n), policy)
 
 
 def assert_as_alone(engine: Engine, found: Comparison) -> None:

@@ -5,13 +5,13 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from duo.bench import contestants, results
-from duo.bench.facts import circumstances, merged, model_facts, write_json
+from duo.bench.results import circumstances, merged, model_facts, write_json
 from duo.bench.rounds import Job, Prompt, Sample, built_in, chosen, measure, parse_prompts, rounds
 from duo.cli.inputs import read_file
 from duo.cli.installation import SLOWING
@@ -21,9 +21,9 @@ from duo.cli.terminal.console import blame, check_writable, note, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
-from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
+from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
-from duo.engine.stream import background
+from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
 
@@ -158,22 +158,21 @@ def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine
     """Fill `found`. Returns the exit status."""
     stopped, n_rounds, n_contestants = threading.Event(), len(prompts), len(found.contestants)
     note(f"{n_rounds} rounds of {n_contestants} contestants, {job.n_tokens} tokens per text")
+    start = time.monotonic()
 
-    def work(put: Callable[[Sample], None], stop: threading.Event) -> None:
-        measure(found.contestants, prompts, job, put, note, stop, warm_up=prompts[-1])
+    def put(sample: Sample) -> None:
+        found.samples.append(sample)
+        say(results.progress(sample, found, n_rounds))
+        if len(found.samples) == n_contestants and n_rounds > 1:
+            left_s = (time.monotonic() - start) * (n_rounds - 1)
+            note(f"about {left_s:.0f} s more, after one of {n_rounds} rounds")
 
     def stop() -> None:
         stopped.set()
         engine.interrupt()
 
-    with on_interrupt(stop) as interrupt, background(work, "duo-target", stopped) as measuring:
-        start = time.monotonic()
-        for sample in measuring:
-            found.samples.append(sample)
-            say(results.progress(sample, found, n_rounds))
-            if len(found.samples) == n_contestants and n_rounds > 1:
-                left_s = (time.monotonic() - start) * (n_rounds - 1)
-                note(f"about {left_s:.0f} s more, after one of {n_rounds} rounds")
+    with on_interrupt(stop) as interrupt:
+        measure(found.contestants, prompts, job, put, note, stopped, warm_up=prompts[-1])
     if interrupt.signal:
         note(f"interrupted after {len(found.samples)} of {n_rounds * n_contestants} texts")
     return interrupt.status

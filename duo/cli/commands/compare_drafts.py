@@ -7,21 +7,28 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from duo.bench.facts import run_facts, write_json
+from duo.bench.contestants import greedy, write
+from duo.bench.results import run_facts, write_json
 from duo.bench.rounds import built_in, loops, rounds
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.diagnose.draft_comparison import DraftComparison, DraftFigures
-from duo.diagnose.measure import SIZES, Stopped
+from duo.config import AUTO_DRAFT
+from duo.diagnose.measure import SIZES, Interrupted, Meter, Text, check_measurable, measure_pair
+from duo.diagnose.prospects import forecasts_of, curve
+from duo.engine.contexts import target_context, warm_up
 from duo.engine.engine import Engine
+from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.statistics import ratio
-from duo.errors import DuoError, PromptError
-from duo.llama.gguf_header import GgufHeader, head_kind
-from duo.loading import load, load_model
+from duo.engine.translated import Translation
+from duo.errors import DuoError, ModelError, PromptError
+from duo.llama.fingerprint import vocabulary_difference
+from duo.llama.heads import check_pair
+from duo.llama.model import Model
+from duo.loading import load_model
 from duo.models.demo import demo_pair
 from duo.models.draft_files import check_draft, find_candidates
 from duo.models.families import family_of
@@ -31,24 +38,10 @@ from duo.speculation.modes import Schedule, fastest
 
 _N_TEXTS = 2
 _LEAST = 0.98  # of the fastest rate: two measurements differ by as much
+_LEAST_CTX = 256  # enough for what is timed
+_BOTH = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft
 _MAX_NAME = 41  # characters, so that the table has at most 100 columns
 _HEADS = ("", "draft", "size", "vocabulary", "ms", "accepted", "schedule", "tokens/s", "gain")
-
-
-@dataclass(slots=True)
-class Found:
-    """What was measured so far, as in --json."""
-
-    target_ms: Sequence[float] = ()
-    texts: Sequence[dict[str, int]] = ()
-    ranking: list["Row"] = field(default_factory=list)
-    skipped: list[dict[str, str]] = field(default_factory=list)
-
-    def skip(self, path: Path, error: DuoError) -> None:
-        """`path` is no draft for this target; says why."""
-        reason = with_options(str(error)).removeprefix(f"{path}: ")
-        self.skipped.append({"path": str(path), "reason": reason})
-        note(f"{path} is left out: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +64,6 @@ class Row:
     verified: int | None = None  # by the lookup, as the next
     accepted: int | None = None
 
-    @classmethod
-    def of(cls, path: Path, n_bytes: int, draft: DraftFigures) -> "Row":
-        """That of a draft."""
-        rates, costs = draft.rates, draft.policy.concurrent
-        best = fastest(rates)
-        rate, alone = rates[best], rates[Schedule.OFF]
-        return cls(
-            path.name, rate, rate / alone, best, draft.acceptance, str(path), n_bytes,
-            TRANSLATED if draft.is_translated else SHARED, 1000 * draft.policy.alone.draft_s, 1000 * costs.draft_s,
-            [1000 * s for s in costs.curve(SIZES[-1])], draft.n_scored, rates,
-        )  # fmt: skip
-
     def cells(self, number: int) -> tuple[str, ...]:
         """Its line in the table."""
         half = _MAX_NAME // 2
@@ -94,17 +75,35 @@ class Row:
         return str(number), name, size, self.vocabulary or "", ms, share, self.schedule.value, rate, gain
 
 
+@dataclass(slots=True)
+class Found:
+    """What was measured so far, as in --json."""
+
+    target_ms: Sequence[float] = ()
+    texts: Sequence[dict[str, int]] = ()
+    ranking: list[Row] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+
+    def skip(self, path: Path, error: DuoError) -> None:
+        """`path` is no draft for this target; says why."""
+        reason = with_options(str(error)).removeprefix(f"{path}: ")
+        self.skipped.append({"path": str(path), "reason": reason})
+        note(f"{path} is left out: {reason}")
+
+
 def compare_drafts(options: TuneOptions) -> int:
     """Measure and print a table. Returns the exit status. Raises DuoError."""
     if options.is_demo:
         with progress_bar() as bar:
             options = replace(options, model=demo_pair(bar, offline=options.engine.offline)[0])
         note(f"no model given (-m, -hf): using {options.model}")
-    found, stop = Found(), threading.Event()
-    with loaded(replace(options, model_draft=None, hf_repo_draft=None), options.predict) as engine:
-        with progress_bar() as show, on_interrupt(stop.set) as interrupt, suppress(Stopped):
-            _measure(engine, options, found, show, stop)
-        if stop.is_set():
+    alone = replace(options, model_draft=None, hf_repo_draft=None, engine=replace(options.engine, lookup="auto"))
+    with loaded(alone, options.predict) as engine, progress_bar() as show:
+        comparison = _Comparison(engine, options, show)
+        with on_interrupt(comparison.stop) as interrupt, suppress(Interrupted):
+            comparison.measure()
+        found = comparison.found
+        if interrupt.signal:
             note("interrupted" + (": the table has what was measured" if found.ranking else ""))
         about = run_facts(engine.slot, options) if options.json else None
         target = engine.slot.target
@@ -147,66 +146,134 @@ def advise(rows: Sequence[Row], target: str) -> str:
     return f"Fastest: duo {target}{' --lookup off' if costs else ''} ({reason})"
 
 
-def _measure(
-    engine: Engine, options: TuneOptions, found: Found, show: Callable[..., None], stop: threading.Event
-) -> None:
-    """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
-    prompts = prompts_of(options, engine)
-    target = engine.slot.target
-    with closing(
-        engine.call(lambda _: DraftComparison(target, options.engine, prompts, options.predict, show, stop, note))
-    ) as comparison:
-        lookup = comparison.lookup()
-        found.target_ms = [1000 * s for s in lookup.target_s]
-        found.texts = [{"prompt_tokens": len(prompt), "tokens": len(text)} for prompt, text in comparison.texts]
-        rate, alone, n, right = lookup.rate, 1 / lookup.target_s[0], lookup.n_verified, lookup.n_accepted
-        by_lookup = Row("lookup", rate, rate / alone, acceptance=ratio(right, n), verified=n, accepted=right)
-        found.ranking += [Row("none", alone, 1.0), by_lookup]
-        if n_loops := sum(loops(engine.detokenize(text), engine.detokenize(p)) for p, text in comparison.texts):
-            note(f"{n_loops} of {len(prompts)} texts repeat themselves, which favours lookup and any draft: use -p")
+class _Comparison:
+    """Times a target, which writes texts, and then any number of drafts."""
+
+    def __init__(self, engine: Engine, options: TuneOptions, show: Callable[..., None]) -> None:
+        self.found = Found()
+        self._engine, self._options, self._show = engine, options, show
+        self._target, self._n_threads = engine.slot.target, engine.slot.threads.target
+        self._prompts = prompts_of(options, engine)
+        self._size = max(_LEAST_CTX - options.predict, *map(len, self._prompts)), options.predict  # of contexts
+        self._stop = threading.Event()
+        self._alone: dict[int, float] = {}  # times of the target
+        self._texts: list[Text] = []
+
+    def stop(self) -> None:
+        """End measure(). From any thread."""
+        self._stop.set()
+        self._engine.interrupt()
+
+    def measure(self) -> None:
+        """Fill `found`. Raises Interrupted once it is stopped, or DuoError for what the target cannot do."""
+        found, target = self.found, self._target
+        if sum(self._size) > target.n_ctx_train:
+            what = f"a prompt and {self._options.predict} more tokens"
+            raise PromptError(f"{what} exceed the {target.n_ctx_train} of the model's context")
+        self._alone = self._engine.call(self._measure_target)
+        self._write()
+        texts = [(self._engine.detokenize(text), self._engine.detokenize(prompt)) for prompt, text in self._texts]
+        if n_loops := sum(loops(*each) for each in texts):
+            note(f"{n_loops} of {len(texts)} texts repeat themselves, which favours lookup and any draft: use -p")
         if target.has_mtp:
             note("its MTP layer, which drafts without any option, is not compared here: --heads off in a run shows it")
-        paths = _candidates(options, target.path, found)
+        self._engine.call(ModelPair.close)  # makes room for the contexts of each pair
+        paths = self._candidates()
         if not paths:
             note("there is no draft to compare: name GGUF files, or folders with some")
-
-        def measure(path: Path, number: int) -> None:
-            def show_draft(what: str, done: float, total: float | None = 1.0) -> bool:
-                show(f"draft {number} of {len(paths)}: {what}", done, total)
-                return not stop.is_set()
-
-            def show_head(what: str, done: float, total: float | None) -> None:
-                if not show_draft(what, done, total):
-                    raise Stopped
-
-            check_draft(path, target.path)
-            if head_kind(GgufHeader(path)):
-                config, _ = fit(options.engine.draft_model(path), None, expected_context(options.engine), name="draft")
-                with closing(load_model(config, show_head)) as head:
-                    figures = engine.call(lambda _: comparison.measure_draft(head, show_draft))
-                    found.ranking.append(Row.of(path, head.n_bytes, figures))
-                return
-            n_layers, devices = options.engine.draft_n_gpu_layers, options.engine.draft_devices
-            with load(path, n_gpu_layers=n_layers, devices=devices, progress=show_draft) as draft:
-                model = draft.slot.target
-                figures = engine.call(lambda _: comparison.measure_draft(model, show_draft))
-                found.ranking.append(Row.of(path, model.n_bytes, figures))
-
         for number, path in enumerate(paths, 1):
             try:
-                measure(path, number)
+                self._measure_draft(path, f"draft {number} of {len(paths)}")
             except DuoError as error:
-                if stop.is_set():
-                    raise Stopped from None
+                if self._stop.is_set():
+                    raise Interrupted from None
                 found.skip(path, error)
 
+    def _measure_target(self, slot: ModelPair) -> dict[int, float]:
+        target, n = self._target, self._n_threads
+        with closing(target_context(target, slot.config, slot.threads, sum(self._size), AUTO_DRAFT)) as context:
+            if target.is_recurrent or not context.probe_rollback():
+                raise ModelError(f"{target.path}: it cannot roll back its cache, so nothing can be drafted for it")
+            if slot.config.warmup:
+                warm_up(context, target, SIZES[-1], SIZES[-1])
+            meter = Meter(context, None, self._show, self._stop, note)
+            expected_s, limit_s = self._announce(meter, n, 1)
+            each = f"about {expected_s} s for the target and as much for each draft, at most {limit_s} s each"
+            note(f"measuring takes {each}")
+            return meter.measure([n]).target[n]
 
-def _candidates(options: TuneOptions, target: Path, found: Found) -> list[Path]:
-    """The files to measure, or to say why they are left out."""
-    given, draft = [Path(name) for name in options.names or ()], options.model_names()[1]
-    if draft is not None:
-        try:
-            given.insert(0, find_model(draft, offline=options.engine.offline))
-        except DuoError as error:
-            found.skip(Path(draft), error)
-    return find_candidates(given, target)
+    def _announce(self, meter: Meter, n_threads: int, n_groups: float) -> tuple[int, int]:
+        n_tokens = self._options.predict * len(self._prompts)
+        return meter.announce(n_threads, n_groups, n_tokens, self._target.places)
+
+    def _write(self) -> None:
+        """Let the target write the texts, with candidates from these: the rows of lookup and of the target alone."""
+        n_tokens, n_verified, n_accepted, seconds = 0, 0, 0, 0.0
+        target_s = curve({n: 1000 * s for n, s in self._alone.items()}, self._engine.slot.drafting.n_most + 1)
+        for prompt in self._prompts:
+            proposers = self._engine.slot.proposers(drafts=False, remote=False)
+            text, steps = write(self._engine, prompt, greedy(self._options.predict), proposers)
+            self._texts.append((prompt, text.tokens))
+            n_verified, n_accepted = n_verified + text.statistics.verified, n_accepted + text.statistics.accepted
+            n_tokens += sum(step.n_tokens for step in steps[1:])  # the first token belongs to the prefill
+            seconds += sum(target_s[step.n_candidates] for step in steps[1:])
+        alone = 1 / target_s[0]
+        rate = ratio(n_tokens, seconds) or alone
+        self.found.target_ms = [1000 * s for s in target_s[: SIZES[-1]]]
+        self.found.texts = [{"prompt_tokens": len(prompt), "tokens": len(text)} for prompt, text in self._texts]
+        acceptance = ratio(n_accepted, n_verified)
+        by_lookup = Row("lookup", rate, rate / alone, acceptance=acceptance, verified=n_verified, accepted=n_accepted)
+        self.found.ranking += [Row("none", alone, 1.0), by_lookup]
+
+    def _candidates(self) -> list[Path]:
+        """The files to measure, or to say why they are left out."""
+        options = self._options
+        given, draft = [Path(name) for name in options.names or ()], options.model_names()[1]
+        if draft is not None:
+            try:
+                given.insert(0, find_model(draft, offline=options.engine.offline))
+            except DuoError as error:
+                self.found.skip(Path(draft), error)
+        return find_candidates(given, self._target.path)
+
+    def _measure_draft(self, path: Path, name: str) -> None:
+        def show(what: str, done: float, total: float | None = 1.0) -> None:
+            self._show(f"{name}: {what}", done, total)
+            if self._stop.is_set():
+                raise Interrupted
+
+        check_draft(path, self._target.path)
+        config = self._options.engine
+        placed, _ = fit(config.draft_model(path), None, expected_context(config), name="draft")
+        with closing(load_model(placed, show)) as draft:
+            self.found.ranking.append(self._engine.call(lambda _: self._row(draft, show)))
+
+    def _row(self, draft: Model, show: Callable[..., None]) -> Row:
+        """Times the draft, alone and concurrently, and lets it predict the texts. Raises DuoError."""
+        target, has_head = self._target, bool(draft.head_kind)
+        if has_head:
+            check_pair(target, draft)
+        elif not draft.can_roll_back:
+            raise ModelError(f"{draft.path}: it cannot roll back its cache")
+        check_measurable(draft)
+        differs = not has_head and vocabulary_difference(target, draft) is not None
+        config = replace(self._options.engine, schedule="auto", branches=0, draft_n_max=None)
+        translation = Translation(target, draft) if differs else None
+        with closing(ModelPair(target, draft, config, translation=translation)) as pair:
+            pair.reserve(*self._size)
+            if pair.target_cache is None or pair.draft_cache is None:
+                raise ModelError(f"{target.path}: it cannot roll back its cache, so nothing can be drafted for it")
+            threads, contexts = pair.threads, (pair.target_cache.context, pair.draft_cache.context)
+            meter = Meter(*contexts, show, self._stop, note)
+            self._announce(meter, max(self._n_threads, sum(threads.concurrent)), len(_BOTH) / len(SIZES))
+            alone = {self._n_threads: self._alone}
+            found = measure_pair(pair, meter, self._texts, alone, threads.draft, [threads.concurrent], _BOTH)
+            n_max = min(AUTO_DRAFT, pair.target_cache.context.n_rollback or AUTO_DRAFT)
+            estimates = found.estimates(self._n_threads, pair.threads.concurrent, n_max)
+        rates = {schedule: each.rate for schedule, each in forecasts_of(estimates).items()}
+        best, costs = fastest(rates), estimates.costs
+        return Row(
+            draft.path.name, rates[best], rates[best] / rates[Schedule.OFF], best, found.acceptance, str(draft.path),
+            draft.n_bytes, TRANSLATED if differs else SHARED, 1000 * costs.alone.token_s, 1000 * costs.concurrent.token_s,
+            [1000 * s for s in estimates.beside.curve(SIZES[-1])], len(found.scores), rates,
+        )  # fmt: skip

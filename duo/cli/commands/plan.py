@@ -1,8 +1,6 @@
 """`duo plan`: predicts the speed with a draft from decode times, for any hardware."""
 
-from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,29 +8,14 @@ import msgspec
 from duo.cli.options.by_command import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.config import MAX_BRANCHES
-from duo.diagnose.machine_file import Milliseconds, Share, Table, curve, read_pair
+from duo.diagnose.prospects import Milliseconds, Share, Table, curve, foretell, informed, read_pair, render
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
-from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT
-from duo.speculation.forecast import Forecast
-from duo.speculation.modes import Schedule, fastest
-from duo.speculation.pair import Machine, PairModel
-from duo.speculation.policy_statistics import ByCondition
+from duo.speculation.machine import Machine
+from duo.speculation.report import ByCondition
 
 _SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
-
-
-@dataclass(frozen=True, slots=True)
-class Prospects:
-    """What a pair can reach in each schedule."""
-
-    found: dict[Schedule, Forecast]
-    prepared: Forecast | None  # schedule async with prepared outcomes; None: impossible, or of unknown cost
-    rates: dict[Schedule, float]  # in tokens/s, with prepared outcomes where they are faster
-    limit: float  # of all schedules
-    best: Schedule  # the fastest one
-    enough: str  # in words, the smallest --draft within 1 % of the best
 
 
 def plan(options: PlanOptions) -> int:
@@ -47,63 +30,12 @@ def plan(options: PlanOptions) -> int:
     beyond = f" (assumed beyond {n_known})" if n_known < options.draft + 1 else ""
     say(
         f"target {times} ms for batches of {', '.join(map(str, _SIZES))}{beyond}; "
-        f"draft {1000 * machine.draft_s:.4g} ms per token, {1000 * pair.alone.pair_time():.4g} ms for two"
+        f"draft {1000 * machine.draft_s:.4g} ms per token, {1000 * pair.costs.alone.pair_s():.4g} ms for two"
         f"{'' if machine.pair_s else ' (assumed)'}; {100 * acceptance:.0f} % accepted"
     )
     prospects = foretell(pair, constant=True, prepares=bool(machine.branch_s) and not machine.latency_s)
     print("\n".join(render(prospects)))  # noqa: T201 - the output
     return 0
-
-
-def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> PairModel:
-    """A pair with the times of `machine`, whose candidates are all accepted with one probability; see Lookahead."""
-    pair = PairModel(n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts)
-    pair.learn_machine(machine)
-    state = pair.calibration.state()
-    state |= {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance}
-    pair.calibration.restore(state | {"ranks": list(ranks), "scored": DEFAULT.texts})
-    return pair
-
-
-def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
-    """The prospects of a pair whose costs are known. `prepares`: whether the draft may prepare outcomes."""
-    pair.choose_branches(allowed=False)
-    found = pair.forecasts(constant=constant)
-    rates = {schedule: each.rate for schedule, each in found.items()}
-    prepared = None
-    if prepares:
-        pair.choose_branches(allowed=True)
-        prepared = pair.forecasts(constant=constant)[Schedule.ASYNC]
-        rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], prepared.rate)
-    n, acceptance = pair.n_max + 1, pair.calibration.mean
-    best = fastest({each: rates[each] for each in (*pair.schedules, Schedule.OFF)})
-    limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.concurrent))
-    enough = ""
-    if best is not Schedule.OFF:
-        limited = []
-        for n_max in range(1, n):
-            other = copy(pair)
-            other.n_max, other.n_ahead = n_max, 2 * n_max
-            limited.append(other.forecasts(constant=constant)[best].rate)
-        n_enough = next(n for n, rate in enumerate(limited, 1) if rate >= 0.99 * max(limited))
-        enough = f"; --draft {n_enough} is sufficient"
-    # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
-    return Prospects(found, prepared, rates, max(*limits, *rates.values()), best, enough)
-
-
-def render(prospects: Prospects) -> list[str]:
-    """A table, with the settings that reach each rate."""
-    off, sync, both = (prospects.found[each] for each in (Schedule.OFF, Schedule.SYNC, Schedule.ASYNC))
-    prepared = prospects.prepared
-    rows = [
-        ("plain", off.rate, "the target alone"),
-        ("sequential", sync.rate, f"draft {sync.n_verify}, then verify" if sync.n_verify else "no drafting"),
-        ("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}"),
-        *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
-        ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
-    ]
-    lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
-    return [*lines, f"best: --schedule {prospects.best.value}{prospects.enough}"]
 
 
 class _Policy(msgspec.Struct):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from duo import __version__
-from duo.bench.facts import run_facts, write_json
+from duo.bench.results import run_facts, write_json
 from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
 from duo.cli.load import empty_hint, loaded, prompt_hint
 from duo.cli.options.by_command import DemoOptions, RunOptions
@@ -19,11 +19,12 @@ from duo.cli.terminal.interrupts import Interrupt, on_interrupt
 from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
 from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.report import RunStatistics, render, render_comparison
+from duo.cli.terminal.trace import TraceFile
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig
-from duo.diagnose.trace import TraceFile
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
+from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
 from duo.engine.request import Request
@@ -173,7 +174,7 @@ def _write_alone(engine: Engine, request: Request, n_tokens: int) -> tuple[Compl
 
     def again() -> Stream:
         engine.call(ModelPair.forget)  # the prompt in one batch, as before: near-ties fall the same way
-        return engine.start(request.prompt, config, sources=engine.slot.sources())
+        return engine.start(request.prompt, config, proposers=Proposers())
 
     with _stoppable(again) as (stream, interrupt), suppress(DuoError):
         alone = stream.completion()

@@ -3,13 +3,15 @@
 import time
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from duo.cli.terminal.console import blame, columns, note, size_of
 from duo.config import AUTO_DRAFT
 from duo.errors import UsageError
 from duo.models.profiles import Key, KeyModel, SavedProfile, kept_threads, profiles_dir, saved_profiles
 from duo.remote.messages import printable
-from duo.speculation.policy import Policy
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 
 _SHOWN = 8  # names in a message
 _HEADS = ("changed", "size", "on", "threads", "ms/token", "draft", "accepted", "fastest", "profile")
@@ -18,7 +20,7 @@ _HEADS = ("changed", "size", "on", "threads", "ms/token", "draft", "accepted", "
 def list_profiles(names: Sequence[str]) -> int:
     """Print a table of all profiles, or those of these names in full. Returns the exit status. Raises DuoError."""
     saved = _saved()
-    parts = [describe(_find(saved, name)) for name in names] or [table(saved)]
+    parts = [describe(_find(saved, name), saved) for name in names] or [table(saved)]
     print("\n\n".join(map("\n".join, parts)))  # noqa: T201 - the output
     return 0
 
@@ -43,27 +45,28 @@ def table(saved: Sequence[SavedProfile]) -> list[str]:
     """The table, the latest first."""
     if not saved:
         return [f"no profiles in {profiles_dir()}: `duo tune`, and every run with a draft, keeps one"]
-    rows = [_row(one) for one in sorted(saved, key=lambda one: -one.modified_s)]
+    rows = [_row(one, saved) for one in sorted(saved, key=lambda one: -one.modified_s)]
     lines = map(printable, columns((_HEADS, *rows), {0, 2, 3, 7, 8}))
     return [*lines, "", f"ms/token of the target and of the draft; in {profiles_dir()}"]
 
 
-def describe(one: SavedProfile) -> list[str]:
+def describe(one: SavedProfile, saved: Sequence[SavedProfile]) -> list[str]:
     """Everything in a profile that says something to its reader."""
-    key, policy = one.key, _learned(one)
-    found = [*zip(_HEADS, _row(one), strict=True), ("file", str(one.path))]
-    if key is None or policy is None:
+    key, learned = one.key, _learned(one, saved)
+    found = [*zip(_HEADS, _row(one, saved), strict=True), ("file", str(one.path))]
+    if key is None or learned is None:
         found.append(("damaged", f"it is not used (duo tune --reset {one.name} removes it)"))
     else:
         found += [("model", f"{each.path}, {size_of(each.n_bytes)}, {_place(each, key)}") for each in key.models]
         found.append(("machine", f"{', '.join(key.devices)}; {key.cores} cores"))
-        for n_cores, both in one.document["policy"]["costs"].items():  # restored without an error
-            where = "" if n_cores == "0" else f", {n_cores} of the cores free"
-            for costs, words in zip(both, ("alone", "while the draft computes"), strict=True):
-                if times := costs.get("target_s"):
+        names = {"alone": "", "while the draft computes": learned.draft.name if learned.draft is not None else ""}
+        for words, name in names.items():
+            for n_cores, times in learned.controller.target.state(name).items() if name or words == "alone" else ():
+                where = "" if n_cores == "0" else f", {n_cores} of the cores free"
+                if times:
                     measured = ", ".join(f"T({int(n)}) = {_ms(seconds)}" for n, (seconds, _) in times.items())
                     found.append(("times", f"{measured} ms {words}{where}"))
-        rates = ", ".join(f"{schedule.value} {rate:.1f}" for schedule, rate in policy.rates().items())
+        rates = ", ".join(f"{schedule} {rate:.1f}" for schedule, rate in learned.rates.items())
         found.append(("forecast", f"tokens/s: {rates or '-'}"))
     return [printable(f"{head:<10}{words}") for head, words in found]
 
@@ -73,32 +76,51 @@ def _saved() -> list[SavedProfile]:
         return saved_profiles()
 
 
-def _learned(one: SavedProfile) -> Policy | None:
-    """A policy that knows what a profile says; None if it is damaged or empty."""
-    policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
-    if not policy.restore_kept(one.document.get("policy")):
+class _Learned(NamedTuple):
+    controller: Controller
+    draft: DraftEstimates | None  # None: the profile is that of a target
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """In tokens/s, by schedule; empty for a target."""
+        rates = self.controller.rates() if self.draft is not None else {}
+        return {mode.schedule.value: rate for mode, rate in rates.items()}
+
+
+def _learned(one: SavedProfile, saved: Sequence[SavedProfile]) -> _Learned | None:
+    """What a profile says, with that of its target; None if it is damaged or empty."""
+    if one.key is None:
         return None
-    policy.begin(0, mode=next(iter(one.document["policy"]["acceptance"]), "greedy"))
-    return policy
+    controller, targets = Controller(), [each for each in saved if each.key and each.key.models == one.key.models[:1]]
+    knows = [controller.restore(each.document["target"]) for each in targets if "target" in each.document]
+    if len(one.key.models) == 1:
+        return _Learned(controller, None) if one in targets and any(knows) else None
+    draft = DraftEstimates(controller.target, AUTO_DRAFT, 2 * AUTO_DRAFT)
+    if "draft" not in one.document or not draft.restore(one.document["draft"]):
+        return None
+    controller.begin([draft], 0, mode=next(iter(one.document["draft"]["acceptance"]), "greedy"))
+    return _Learned(controller, draft)
 
 
-def _row(one: SavedProfile) -> tuple[str, ...]:
+def _row(one: SavedProfile, saved: Sequence[SavedProfile]) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.modified_s))
-    key, policy = one.key, _learned(one)
-    if key is None or policy is None:
+    key, learned = one.key, _learned(one, saved)
+    if key is None or learned is None:
         return (when, *[""] * (len(_HEADS) - 3), "damaged", one.name)
-    rates = policy.rates() if len(key.models) > 1 else {}
-    shares = [found["mean"] for found in one.document["policy"]["acceptance"].values()]  # by mode of sampling
-    draft_s = [costs.draft_s for costs in (policy.alone, policy.concurrent) if costs.state()["draft_s"]]
+    (controller, draft), rates, shares, draft_s = learned, learned.rates, list[float](), list[float]()
+    if draft is not None:
+        shares = [found["mean"] for found in one.document["draft"]["acceptance"].values()]  # by mode of sampling
+        draft_s = [times.token_s for times in (draft.costs.alone, draft.costs.concurrent) if times.by_threads]
+    alone = controller.target.alone
     return (
         when,
         " + ".join(size_of(model.n_bytes) for model in key.models),
         "/".join(dict.fromkeys(_place(model, key) for model in key.models)),
         _threads(one, key),
-        _ms(policy.alone.target_s(1) if policy.alone.target(1).n else 0.0),
+        _ms(alone.seconds(1) if alone.time(1).n else 0.0),
         _ms(draft_s[0] if draft_s else 0.0),
         ", ".join(f"{100 * share:.0f} %" for share in shares) or "-",
-        max(rates, key=rates.__getitem__).value if rates else "-",
+        max(rates, key=rates.__getitem__) if rates else "-",
         one.name,
     )
 

@@ -5,35 +5,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from duo.bench.facts import run_facts, write_json
+from duo.bench.contestants import greedy, write
+from duo.bench.results import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
-from duo.cli.commands.plan import Prospects, foretell, render
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped, check_measurable
-from duo.diagnose.timing import Measurements
+from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, measure_pair
+from duo.diagnose.prospects import Measurements, Prospects, foretell, render
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
+from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
-from duo.models.profiles import ProfileDocument, TunedThreads
+from duo.models.profiles import TunedThreads
 from duo.speculation.modes import Schedule
-from duo.speculation.policy import Policy
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 
 _N_CTX = 192  # enough for the batches that are timed
 _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table
 
 
 class Tuned(NamedTuple):
-    """The best numbers of threads, a policy that has learned what was measured with them, and what the pair reaches."""
+    """The best numbers of threads, a draft that has learned what was measured with them, and what the pair reaches."""
 
     threads: TunedThreads
-    policy: Policy
+    draft: DraftEstimates
     prospects: Prospects
 
 
@@ -65,23 +67,26 @@ def _tune_pair(options: TuneOptions) -> int:
             return 0
         if slot.draft_model is not None:
             check_measurable(slot.draft_model)
-        if slot.profile is None:
+        profiles = slot.profiles
+        if not profiles.drafts:
             raise UsageError("no directory to save the profile in: set DUO_CONFIG")
         measured = _measure(engine, prompts, options.predict)
-        profile = slot.profile
         about = run_facts(slot, options) if options.json else None
     if isinstance(measured, int):
         note("interrupted: nothing was saved")
         return measured
     tuned = choose(measured)
-    result: ProfileDocument = {"policy": tuned.policy.state(), "threads": tuned.threads}
+    (name, profile), controller = next(iter(profiles.drafts.items())), Controller()
+    controller.target = tuned.draft.target
+    states = controller.state(), tuned.draft.state()
+    result = {"policy": {"target": states[0], "draft": states[1]}, "threads": tuned.threads}
     said = [*describe(measured), "", *render(tuned.prospects), "", *advise(measured, tuned)]
     if measured.doubts:
         said[:0] = [f"tentative: {measured.doubts}", ""]
         said.append("Nothing was saved: try again when the machine is idle.")
     else:
         with blame("the profile", profile.path):
-            profile.save(result)
+            profiles.save(states[0], {name: states[1]}, tuned.threads)
         said.append(f"Saved in {profile.path}, which later runs load (unless --no-profile).")
     print("\n".join(said))  # noqa: T201 - the output
     if options.json:
@@ -93,26 +98,26 @@ def _tune_pair(options: TuneOptions) -> int:
 def choose(measured: Measurements) -> Tuned:
     """The numbers of threads with the best forecasts."""
     split = concurrent_threads(measured)
-    policies = {n: measured.policy(n, split) for n in measured.target}
-    n_target = max(policies, key=lambda n: policies[n].forecasts()[Schedule.SYNC].rate)
-    policy = policies[n_target]
-    prospects = foretell(policy, constant=False, prepares=N_SEQUENCES[0] in policy.concurrent.branch_times)
-    return Tuned({"target": n_target, "draft": measured.fastest_draft, "concurrent": split}, policy, prospects)
+    found = {n: measured.estimates(n, split) for n in measured.target}
+    n_target = max(found, key=lambda n: found[n].forecasts()[Schedule.SYNC].rate)
+    draft = found[n_target]
+    prospects = foretell(draft, constant=False, prepares=N_SEQUENCES[0] in draft.costs.concurrent.by_sequences)
+    return Tuned({"target": n_target, "draft": measured.fastest_draft, "concurrent": split}, draft, prospects)
 
 
 def concurrent_threads(measured: Measurements) -> tuple[int, int]:
     """The numbers of threads of target and draft with the best forecast of schedule async."""
     n_target = max(measured.target)
-    rates = {split: measured.policy(n_target, split).forecasts()[Schedule.ASYNC].rate for split in measured.concurrent}
+    rates = {split: measured.estimates(n_target, split).forecasts()[Schedule.ASYNC].rate for split in measured.concurrent}
     return max(rates, key=rates.__getitem__)
 
 
 def advise(measured: Measurements, tuned: Tuned) -> list[str]:
     """Whether a draft pays, and the options to use."""
-    best, rates, alone = tuned.prospects.best, tuned.prospects.rates, tuned.policy.alone
+    best, rates, draft = tuned.prospects.best, tuned.prospects.rates, tuned.draft
     if best is Schedule.OFF:
         return [
-            f"This draft does not pay: one of its tokens takes {100 * alone.draft_s / alone.target_s(1):.0f} % of the "
+            f"This draft does not pay: one of its tokens takes {100 * draft.costs.alone.token_s / draft.target.alone.seconds(1):.0f} % of the "
             f"target's time, and {100 * measured.acceptance:.0f} % are accepted.",
             "Options: --schedule off, or omit -md (of an MTP layer: --heads off)",
         ]
@@ -146,35 +151,36 @@ def describe(measured: Measurements) -> list[str]:
 
 def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> Measurements | int:
     """All measurements; the exit status after Ctrl-C."""
-    cores = usable_cores()
-    stop = threading.Event()
-    with progress_bar() as show, on_interrupt(stop.set) as interrupt:
+    cores, stop = usable_cores(), threading.Event()
+    half = max(1, cores // 2)
+    splits, counts = {split_cores(None, None, cores), (max(1, cores - 1), 1), (half, half)}, {half, cores}
+
+    def interrupt() -> None:
+        stop.set()
+        engine.interrupt()
+
+    with progress_bar() as show, on_interrupt(interrupt) as interrupted:
 
         def work(slot: ModelPair) -> Measurements:
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
-            context, half = slot.draft_cache.context, max(1, cores // 2)
-            splits = sorted({split_cores(None, None, cores), (max(1, cores - 1), 1), (half, half)})
-            counts = sorted({half, cores})
-            branches = [n for n in N_SEQUENCES if n <= 1 + context.n_branches]
+            draft = slot.draft_cache.context
+            branches = [n for n in N_SEQUENCES if n <= 1 + draft.n_branches]
             n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
-            meter = Meter(slot.target_cache.context, context, show, stop, note)
+            meter = Meter(slot.target_cache.context, draft, show, stop, note)
             times = meter.announce(cores, n_groups, len(prompts) * n_text, slot.target.places)
             note(f"measuring takes about {times[0]} s on an idle machine, and at most {times[1]} s")
-            # The scores first: they do not depend on what else computes.
-            texts = [(prompt, meter.write(prompt, n_text, cores)) for prompt in prompts]
-            scored = [meter.score(prompt, text, cores, slot.translation) for prompt, text in texts]
-            found = meter.measure(counts, sorted({1, cores}), splits)
-            found.add_scores(scored)
-            found.n_depths, found.schedules = slot.policy.n_depths, slot.policy.schedules
+            found = measure_pair(slot, meter, texts, sorted(counts), sorted({1, cores}), sorted(splits))
             if branches and not found.doubts:
                 found.branches = meter.branches(concurrent_threads(found), branches)
                 found.doubts = meter.doubts
             return found
 
         try:
+            config, alone = greedy(n_text, may_end=False), Proposers()
+            texts = [(prompt, write(engine, prompt, config, alone)[0].tokens) for prompt in prompts]
             return engine.call(work)
-        except Stopped:
-            return interrupt.status
+        except Interrupted:
+            return interrupted.status
         except MeasurementError as error:
             raise MeasurementError(f"{error}; nothing was saved (duo bench measures on a busy machine, too)") from error

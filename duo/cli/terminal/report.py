@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from duo.bench.facts import merged
+from duo.bench.results import merged
 from duo.cli.terminal.console import figure
 from duo.config import GenerationConfig
 from duo.engine.model_pair import ModelPair
@@ -14,7 +14,7 @@ from duo.llama.memory import peak_bytes
 from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT, assumed
 from duo.speculation.modes import Schedule
-from duo.speculation.policy_statistics import PolicyStatistics
+from duo.speculation.report import ControllerReport, report
 from duo.speculation.types import common_prefix
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
@@ -36,7 +36,7 @@ class RunStatistics:
     config: GenerationConfig  # how it was generated
     peak_bytes: int | None
     cores: dict[str, int]  # for the threads of the models: all, now, and the fewest that other programs have left
-    policy: PolicyStatistics | None  # None: nothing was to be decided
+    policy: ControllerReport | None  # None: nothing was to be decided
     schedule: str = "auto"  # --schedule
     separate_devices: bool = False  # the draft has hardware of its own
     n_others: float = 0.0  # cores that other programs used, if that disturbed the run
@@ -46,13 +46,13 @@ class RunStatistics:
     def of(cls, slot: ModelPair, stream: Stream) -> "RunStatistics":
         """Those of a text that `slot` has just written."""
         cores, draft = slot.cores, slot.draft_model
-        policy = stream.request.metrics.policy or (slot.policy if slot.draft is not None else None)
+        controller = stream.request.metrics.policy or (slot.controller if slot.draft is not None else None)
         return cls(
             stream.statistics,
             stream.request.config,
             peak_bytes(),
             {"all": cores.n_cores, "now": cores.limit or cores.n_cores, "fewest": cores.fewest},
-            None if policy is None else policy.statistics(),
+            None if controller is None else report(controller),
             slot.config.schedule,
             slot.threads.separate_devices or slot.remote is not None,
             slot.recorder.n_others,
@@ -162,7 +162,7 @@ def why_no_gain(run: RunStatistics) -> str:
     return next(words for applies, words in reasons if applies)
 
 
-def _remedy(policy: PolicyStatistics, *, separate_devices: bool) -> str:
+def _remedy(policy: ControllerReport, *, separate_devices: bool) -> str:
     """What the draft lacks, and what would help by the forecasts."""
     said, curve = "the draft did not pay here", policy.curve_ms.alone
     draft_ms = policy.draft_ms.alone or policy.draft_ms.concurrent

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from duo.bench.contestants import run_process
-from duo.bench.rounds import Interrupted
+from duo.diagnose.measure import Interrupted
 from tests.command import ONE_EACH, Argument, models
 from tests.gguf_files import tiny_llama
 from tests.process.cli.terminal import CTRL_C, Terminal

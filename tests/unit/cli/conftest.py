@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duo.diagnose.measure import SIZES, Meter
-from duo.diagnose.timing import Measurements
+from duo.diagnose.prospects import Measurements
 from tests import child
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from duo.diagnose.measure import SIZES, Meter
+from duo.diagnose.measure import SIZES
+from duo.engine.statistics import StepRecord
+from duo.speculation.schedule import Schedule
 from tests.command import Argument, Run
-from tests.gguf_files import tiny_llama
+from tests.gguf_files import tiny_hybrid, tiny_llama
 from tests.unit.cli.runner import duo
 
 ANNOUNCED = r"duo: measuring takes about \d+ s for the target and as much for each draft, at most \d+ s each"
@@ -115,14 +117,19 @@ def test_without_a_draft_the_text_itself_is_compared(run: Callable[..., Run], la
 
 
 def test_a_text_that_repeats_itself_is_said(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(*_: object) -> list[int]:
-        return [262, 263] * 32
-
-    monkeypatch.setattr(Meter, "write", write)
+    """Its lookups are worth what the decodes of their batches cost, here as much as any."""
+    steps = [StepRecord(0, 0, n - 1, n - 1, n, Schedule.OFF) for n in (1, 4, 2)]
+    text = SimpleNamespace(tokens=[262, 263] * 32, statistics=SimpleNamespace(verified=4, accepted=4))
+    monkeypatch.setattr("duo.cli.commands.compare_drafts.write", lambda *_: (text, steps))
     found = run("-p", "a dog")
     assert "duo: 2 of 2 texts repeat themselves" in found.stderr
-    rows = table(found.text)
-    assert float(rows["lookup"][-2]) > 20
+    assert table(found.text)["lookup"] == ["100", "%", "off", "30.00", "3.00×"]
+
+
+def test_a_hybrid_target_verifies_no_more_than_it_can_roll_back(run: Callable[..., Run], tmp_path: Path) -> None:
+    target, draft = tiny_hybrid(tmp_path / "hybrid.gguf"), tiny_llama(tmp_path / "draft.gguf")
+    target.write_bytes(target.read_bytes() + bytes(4 * draft.stat().st_size))
+    assert table(run(draft, model=target).text).keys() == {"draft.gguf", "lookup", "none"}
 
 
 # The table

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from duo.bench.facts import write_json
+from duo.bench.results import write_json
 from duo.speculation.policy import Policy
 from tests.golden.reports import REPORTS, reports
 

@@ -21,7 +21,7 @@ from benchmarks.traces import Trace
 from duo.bench.results import Results
 from duo.bench.rounds import Contestant, Prompt, Sample
 from duo.bench.rounds import Run as Text
-from duo.diagnose.machine_file import read_machine
+from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.machine import Machine
 from tests.fakes import FakeContext

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duo.diagnose.trace import LANES, TraceFile
+from duo.cli.terminal.trace import LANES, TraceFile
 from duo.engine.recorder import Recorder
 from duo.engine.statistics import Event, StepRecord
 from duo.speculation.modes import Schedule
@@ -21,7 +21,7 @@ class Trace:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = START
         self.metrics = Recorder()
-        monkeypatch.setattr("duo.diagnose.trace.time", self)
+        monkeypatch.setattr("duo.cli.terminal.trace.time", self)
         self.file = TraceFile(path, self.metrics, ABOUT)
 
     def perf_counter(self) -> float:

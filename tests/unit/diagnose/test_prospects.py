@@ -1,4 +1,4 @@
-"""Machine files: what is read from them, and what is wrong with others."""
+"""Machine files: what is read from them, and what is wrong with others. Forecasts from what was measured."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from duo.diagnose.machine_file import read_machine, read_pair
+from duo.diagnose.measure import SIZES
+from duo.diagnose.prospects import Measurements, read_machine, read_pair
 from duo.errors import UsageError
+from duo.speculation.schedule import Schedule
 
 CARD: dict[str, Any] = {
     "target_ms": {"1": 25, "2": 26, "4": 30}, "draft_ms": {"1": 8, "3": 9}, "read_ms": 0.5, "apart": True,
@@ -35,13 +37,13 @@ def test_what_a_pair_says(path: Path) -> None:
     assert machine.branch_s == pytest.approx([0.008 + i * 0.0005 for i in range(9)])
     assert (machine.draft_s, machine.concurrent_draft_s, machine.read_s) == (0.008, 0.008, 0.0005)
     assert (machine.noise, machine.spikes, machine.latency_s, machine.aborts) == (0.03, 0.01, 0.02, False)
-    assert (pair.separate_devices, pair.slow_down) == (True, 3)
+    assert (pair.separate_devices, pair.two_devices) == (True, {"slow_down": 3})
     assert (pair.name, pair.machine_name, pair.source, pair.assumed) == ("card", "a machine", "somebody", ["noise"])
     pair, machine = pairs["same"], pairs["same"].machine
     assert (machine.target_s, machine.concurrent_target_s) == ((0.01,) * 5, (0.015,) * 5)
     assert pair.draft_alone_s == pytest.approx([0.002 * n for n in range(1, 10)]), "one after the other"
     assert machine.branch_s == pytest.approx([0.003 * n for n in range(1, 10)])
-    assert (pair.separate_devices, machine.latency_s, pair.slow_down) == (False, 0.0, None)
+    assert (pair.separate_devices, machine.latency_s, pair.two_devices) == (False, 0.0, None)
 
 
 def test_a_pair_is_named_unless_there_is_only_one(path: Path) -> None:
@@ -65,7 +67,7 @@ def test_a_pair_is_named_unless_there_is_only_one(path: Path) -> None:
         ({"apart": False}, "pair 'card': `beside_target_ms` and `beside_draft_ms` are required unless"),
         ({"apart": "yes"}, "$.pairs[...].apart"),
         ({"delay_ms": -1}, "$.pairs[...].delay_ms"),
-        ({"two_devices": {"slow_down": 0}}, "two_devices.slow_down"),
+        ({"two_devices": {"slow_down": 0}}, "two_devices"),
         ({"draft_mss": 4}, "unknown field `draft_mss`"),
     ],
 )
@@ -75,3 +77,21 @@ def test_a_wrong_field_is_named(path: Path, wrong: dict[str, Any], message: str)
     assert str(raised.value).startswith(f"{path}: not a machine file: ")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+# Forecasts
+
+
+def sync_rate(draft_s: float, share: float, pair: float = 1.3, n_max: int = 16) -> float:
+    """The forecast with a draft of which `share` of the predictions is right; it is as sure of all."""
+    flat = dict.fromkeys(SIZES, 0.1)
+    scores = [(3.0, i < round(100 * share)) for i in range(100)]
+    found = Measurements({1: flat}, {1: {1: draft_s, 2: pair * draft_s}}, {(1, 1): (flat, draft_s)}, scores=scores)
+    return found.policy(1, (1, 1), n_max).forecasts()[Schedule.SYNC].rate
+
+
+def test_the_forecast_has_what_was_measured() -> None:
+    assert 10 < sync_rate(0.01, 0.3) < sync_rate(0.01, 0.6) < sync_rate(0.01, 0.9) < 100
+    assert sync_rate(0.03, 0.6) < sync_rate(0.01, 0.6)
+    assert sync_rate(0.055, 0.8, pair=1.0) > sync_rate(0.055, 0.8, pair=1.9) >= 10
+    assert 25 < sync_rate(0.0001, 1.0, n_max=2) <= 30 < sync_rate(0.0001, 1.0), "as many as the target can verify"
