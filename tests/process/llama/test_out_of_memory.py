@@ -9,7 +9,7 @@ import pytest
 from duo.config import ModelConfig
 from duo.errors import ModelError
 from duo.llama import child
-from duo.llama.grammar_process import GrammarProcess
+from duo.llama.grammar import GrammarProcess
 from duo.llama.model import Model
 from tests.command import duo, python
 
