@@ -142,7 +142,7 @@ def tested_range() -> str | None:
 def print_build() -> None:
     """Print the Build of this process as JSON: started by _read_build()."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to stderr
-    from duo.llama import devices, heads, library  # noqa: PLC0415 - importing it may end the process
+    from duo.llama import devices, hidden_rows, library  # noqa: PLC0415 - importing it may end the process
     from duo.llama.build import versions  # noqa: PLC0415
 
     found = devices.list_devices()
@@ -152,7 +152,7 @@ def print_build() -> None:
         devices=tuple(DeviceFacts(one.name, one.description, one.kind, *one.memory) for one in found),
         features=tuple(re.findall(r"(\w+) = 1", library.system_info())),
         rpc=library.supports_rpc(),
-        heads=heads.supports_heads(),
+        heads=hidden_rows.supports_heads(),
         gpu=any(one.kind in _GPU_KINDS for one in found),
         gpu_backends=tuple(devices.built_gpu_backends()),
     )

@@ -24,7 +24,7 @@ from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 Logits = npt.NDArray[np.float32]
 
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
-_ABORTED, _NO_MEMORY = 2, -2
+ABORTED, _NO_MEMORY = 2, -2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
@@ -186,7 +186,7 @@ class Context(Handle):
 
     def _failed(self, n: int, status: int) -> DecodeError:
         """The error for a status of llama_decode() other than 0, after what it requires."""
-        if status != _ABORTED:
+        if status != ABORTED:
             n_past = self.n_past
             self.reset()  # its cells may be the reason
             did = "is out of memory for" if status == _NO_MEMORY else "rejected"
@@ -239,8 +239,7 @@ class Context(Handle):
             raise DecodeError("llama.cpp returned no logits: is this a text generation model?")
         # Cached: the memory seldom moves, and making an array of it takes longer than finding the largest logit.
         if (address, n_rows) not in self._arrays:
-            memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
-            self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
+            self._arrays[address, n_rows] = floats_at(address, n_rows, self.n_vocab)
         rows = self._arrays[address, n_rows]
         if not -np.inf < rows.max() < np.inf:  # NaN, if any of them is
             raise ModelError(
@@ -340,6 +339,12 @@ class Context(Handle):
     def resume(self) -> None:
         """Undo abort()."""
         self._aborted = False
+
+
+def floats_at(address: int, n: int, width: int) -> Logits:
+    """`[n, width]` floats of llama.cpp's memory."""
+    memory: Any = (ctypes.c_float * (n * width)).from_address(address)
+    return np.frombuffer(memory, np.float32).reshape(n, width)
 
 
 def _bytes(array: npt.NDArray[np.uint8]) -> Any:
