@@ -17,8 +17,7 @@ from duo import __version__
 from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
 from duo.engine.cores import allowed_cores, split_cores, usable_cores
 from duo.errors import UsageError
-from duo.llama import child
-from duo.llama.build import GPU_BACKENDS, hiding_variables
+from duo.llama.build import GPU_BACKENDS, child_command, hiding_variables
 from duo.llama.control_groups import Limit, cpu_limit, memory_limit
 from duo.models.storage import cache_dir, config_dir
 
@@ -161,7 +160,7 @@ def print_build() -> None:
 
 def _read_build(without: Sequence[str] = ()) -> Build:
     """llama.cpp in a child process: an unsupported instruction ends the process. `without`: variables to unset."""
-    command = child.call("duo.cli.installation", function="print_build")
+    command = child_command("duo.cli.installation", function="print_build")
     env = {name: value for name, value in os.environ.items() if name not in without}
     try:
         done = subprocess.run(

@@ -16,10 +16,9 @@ from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
-from duo.llama.handle import Handle
+from duo.llama.lifeline import Handle
 from duo.llama.memory import check_memory, failure, flash_attention, of_size
-from duo.llama.model import Model
-from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
+from duo.llama.model import BRANCH_CELLS, CACHE_TYPES, Model
 
 Logits = npt.NDArray[np.float32]
 

@@ -23,11 +23,11 @@ from typing import IO
 import numpy as np
 
 from duo.errors import BusyError, GrammarError, ModelError, UsageError
-from duo.llama import child
+from duo.llama.build import child_command
 from duo.llama.context import Logits
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, MAX_MEMORY, PARSE, READY
-from duo.llama.handle import Handle
 from duo.llama.json_schema import HUNG_S, MAX_S
+from duo.llama.lifeline import Handle
 from duo.llama.model import Model
 
 MAX_GRAMMAR = 2**18  # bytes
@@ -43,7 +43,7 @@ class GrammarProcess(Handle):
 
     def __init__(self, model: Model) -> None:
         """Start it. Raises ClosedError, BusyError, and ModelError if it cannot read the vocabulary."""
-        command = child.call("duo.llama.grammar_process", os.fsdecode(model.path.absolute()))
+        command = child_command("duo.llama.grammar_process", os.fsdecode(model.path.absolute()))
         self._connection, other = Pipe()
         with model.use(), other:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - what it writes to standard error
@@ -212,7 +212,7 @@ def pattern(literal: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _written(request: str, name: str) -> str:
-    command = child.call("duo.llama.json_schema")
+    command = child_command("duo.llama.json_schema")
     try:
         done = subprocess.run(
             command,

@@ -15,8 +15,7 @@ import pytest
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import DecodeAborted, DecodeError, RollbackError
 from duo.llama.context import Context
-from duo.llama.model import Model
-from duo.llama.model_size import BRANCH_CELLS
+from duo.llama.model import BRANCH_CELLS, Model
 from duo.speculation.types import Logits
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_mamba, tiny_qwen35
 

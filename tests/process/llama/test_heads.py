@@ -17,8 +17,7 @@ from duo.llama import hidden_rows
 from duo.llama.context import Context
 from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.heads import HeadContext, check_pair
-from duo.llama.model import Model
-from duo.llama.model_size import model_size
+from duo.llama.model import Model, model_size
 from duo.speculation.types import Logits
 from tests.command import Argument, duo
 from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35, tiny_step35
