@@ -12,13 +12,13 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from duo.config import ContextConfig
+from duo.config import CACHE_TYPES, ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.lifeline import Handle
 from duo.llama.memory import check_memory, failure, flash_attention, of_size
-from duo.llama.model import BRANCH_CELLS, CACHE_TYPES, Model
+from duo.llama.model import BRANCH_CELLS, Model
 
 Logits = npt.NDArray[np.float32]
 

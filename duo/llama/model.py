@@ -9,7 +9,7 @@ from typing import Any
 
 import llama_cpp
 
-from duo.config import SPLIT_MODES, ContextConfig, ModelConfig
+from duo.config import CACHE_TYPES, SPLIT_MODES, ContextConfig, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
@@ -30,19 +30,6 @@ _INPUT = re.compile(r"(token_embd|token_embd_norm|per_layer_token_embd|position_
 _COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of what a device receives, if there are several
 BRANCH_CELLS = 32  # for each branch, besides those that it shares with the text: see Context.branch
 _CELLS = 256  # of which the number of cells is a multiple
-
-# ggml.h, enum ggml_type, and bytes per value of the cache types that llama.cpp accepts.
-CACHE_TYPES: dict[str, tuple[int, float]] = {
-    "f32": (0, 4),
-    "f16": (1, 2),
-    "bf16": (30, 2),
-    "q8_0": (8, 34 / 32),
-    "q5_1": (7, 24 / 32),
-    "q5_0": (6, 22 / 32),
-    "q4_1": (3, 20 / 32),
-    "q4_0": (2, 18 / 32),
-    "iq4_nl": (20, 18 / 32),
-}
 
 
 class Model(Vocabulary):
