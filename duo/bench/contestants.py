@@ -18,8 +18,8 @@ from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.errors import DecodeError
+from duo.llama.context_params import flash_attention
 from duo.llama.devices import gpus
-from duo.llama.memory import flash_attention
 from duo.llama.model import Model
 
 MODES = ("plain", "off", "lookup", "sync", "async", "auto")

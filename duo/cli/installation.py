@@ -18,7 +18,7 @@ from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
 from duo.engine.cores import allowed_cores, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama.build import GPU_BACKENDS, child_command, hiding_variables
-from duo.llama.control_groups import Limit, cpu_limit, memory_limit
+from duo.llama.limits import Limit, cpu_limit, memory_limit
 from duo.models.storage import cache_dir, config_dir
 
 LLAMA = "llama-cpp-python"

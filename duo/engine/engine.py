@@ -24,7 +24,7 @@ from duo.engine.text import INTERRUPTED
 from duo.errors import BusyError, ClosedError, DecodeAborted, DuoError, PromptError, UsageError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
-from duo.llama.memory import trim
+from duo.llama.limits import trim
 from duo.speculation.types import Step, TokenLogprobs
 
 if TYPE_CHECKING:

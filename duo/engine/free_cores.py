@@ -15,7 +15,7 @@ from typing import NamedTuple
 import psutil
 
 from duo.engine.cores import allowed_cores, usable_cores
-from duo.llama.control_groups import cpu_limit
+from duo.llama.limits import cpu_limit
 
 log = logging.getLogger("duo.engine")
 

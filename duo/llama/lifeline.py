@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from llama_cpp._ggml import libggml
 
 from duo.errors import ClosedError, DeviceError
-from duo.llama.memory import shortage
+from duo.llama.limits import shortage
 
 _TICK_S = 0.25
 _SUSPENDED_S = 4 * _TICK_S  # a longer tick means that this process was stopped

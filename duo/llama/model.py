@@ -17,7 +17,7 @@ from duo.llama.chat_template import ChatTemplate
 from duo.llama.devices import RPC, Device, devices_for, holders
 from duo.llama.gguf_header import ASSISTANT, MAX_LAYERS, GgufHeader, check_header, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
-from duo.llama.memory import failure, of_size
+from duo.llama.limits import failure, of_size
 from duo.llama.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool]  # called with a share from 0 to 1; False stops the loading

@@ -19,7 +19,7 @@ import resource
 from pathlib import Path
 from duo.config import ContextConfig, EngineConfig, ModelConfig, SamplingConfig
 from duo.errors import DuoError
-from duo.llama import context, library, memory
+from duo.llama import context, library
 from duo.llama.context import Context
 from duo.llama.model import Model
 def limit(more, *_):
