@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-CALL = "--call"  # duo/llama/child.py; imported here, it would delay --version
+CALL = "--call"  # duo/llama/build.py; imported here, it would delay --version
 
 
 def main() -> None:

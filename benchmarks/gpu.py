@@ -19,7 +19,7 @@ from duo.bench.rounds import Contestant, first_difference
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.cores import usable_cores
 from duo.errors import DuoError
-from duo.llama.model_size import ModelSize, model_size
+from duo.llama.model import ModelSize, model_size
 
 CPU, OFFLOAD, CONCURRENT, NO_BRANCHES = "CPU alone", "offload", "async", "async without branches"
 OTHER, LOOKUP, WITH_LOOKUP = "other vocabulary", "lookup, CPU alone", "lookup and async"

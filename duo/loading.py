@@ -24,7 +24,7 @@ from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.gguf_header import GgufHeader, check_not_head, head_kind
 from duo.llama.heads import check_pair
-from duo.llama.memory import available_bytes
+from duo.llama.limits import available_bytes
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
 from duo.models.families import family_of

@@ -22,8 +22,8 @@ from duo.engine.statistics import StepRecord
 from duo.engine.stream import Completion
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
+from duo.llama.context_params import flash_attention
 from duo.llama.devices import gpus
-from duo.llama.memory import flash_attention
 from duo.llama.model import Model
 
 MODES = ("plain", "off", "lookup", "sync", "async", "auto")

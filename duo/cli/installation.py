@@ -17,9 +17,8 @@ from duo import __version__
 from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
 from duo.engine.cores import allowed_cores, split_cores, usable_cores
 from duo.errors import UsageError
-from duo.llama import child
-from duo.llama.build import GPU_BACKENDS, hiding_variables
-from duo.llama.control_groups import Limit, cpu_limit, memory_limit
+from duo.llama.build import GPU_BACKENDS, child_command, hiding_variables
+from duo.llama.limits import Limit, cpu_limit, memory_limit
 from duo.models.storage import cache_dir, config_dir
 
 LLAMA = "llama-cpp-python"
@@ -142,7 +141,7 @@ def tested_range() -> str | None:
 def print_build() -> None:
     """Print the Build of this process as JSON: started by _read_build()."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to stderr
-    from duo.llama import devices, heads, library  # noqa: PLC0415 - importing it may end the process
+    from duo.llama import devices, hidden_rows, library  # noqa: PLC0415 - importing it may end the process
     from duo.llama.build import versions  # noqa: PLC0415
 
     found = devices.list_devices()
@@ -152,7 +151,7 @@ def print_build() -> None:
         devices=tuple(DeviceFacts(one.name, one.description, one.kind, *one.memory) for one in found),
         features=tuple(re.findall(r"(\w+) = 1", library.system_info())),
         rpc=library.supports_rpc(),
-        heads=heads.supports_heads(),
+        heads=hidden_rows.supports_heads(),
         gpu=any(one.kind in _GPU_KINDS for one in found),
         gpu_backends=tuple(devices.built_gpu_backends()),
     )
@@ -161,7 +160,7 @@ def print_build() -> None:
 
 def _read_build(without: Sequence[str] = ()) -> Build:
     """llama.cpp in a child process: an unsupported instruction ends the process. `without`: variables to unset."""
-    command = child.call("duo.cli.installation", function="print_build")
+    command = child_command("duo.cli.installation", function="print_build")
     env = {name: value for name, value in os.environ.items() if name not in without}
     try:
         done = subprocess.run(

@@ -10,8 +10,7 @@ import duo
 from duo.cli.installation import LLAMA, SLOWING, Installation, tested_range
 from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Host
 from duo.errors import DeviceError
-from duo.llama.build import GPU_BACKENDS
-from duo.llama.child import is_frozen
+from duo.llama.build import GPU_BACKENDS, is_frozen
 
 NATIVE = "native"  # all instruction sets of this CPU
 RPC, CUDA, METAL, VULKAN = "RPC", "CUDA", "MTL", "Vulkan"  # backends, as llama.cpp names them

@@ -21,4 +21,13 @@ from duo.config.generation_config import (
     SamplingConfig,
     StopConfig,
 )
-from duo.config.model_config import ALL_LAYERS, DEMO, HUB, SPLIT_MODES, ContextConfig, ModelConfig, ThreadConfig
+from duo.config.model_config import (
+    ALL_LAYERS,
+    CACHE_TYPES,
+    DEMO,
+    HUB,
+    SPLIT_MODES,
+    ContextConfig,
+    ModelConfig,
+    ThreadConfig,
+)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duo.config.model_config import ALL_LAYERS, SPLIT_MODES, ContextConfig, ModelConfig
+from duo.config.model_config import ALL_LAYERS, CACHE_TYPES, SPLIT_MODES, ContextConfig, ModelConfig
 from duo.config.option import COUNT, MAX_INT, PORTS, TEXTS, Bounds, check, names, option, switch
 from duo.errors import UsageError
 
@@ -22,7 +22,6 @@ MAX_SHARE = 1e30  # single precision can add up some of them
 THREAD_COUNT = Bounds(1, MAX_THREADS, "llama.cpp computes with no more threads")  # ggml.h, GGML_MAX_N_THREADS
 LAYERS = COUNT._replace(least=-MAX_INT)
 _DRAFT = "the time to plan for them grows with their cube"
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 _ALL = f"{TEXTS} bench check tune"
 _DRAFTED = f"{TEXTS} check"
@@ -223,10 +222,10 @@ class EngineConfig:
         spellings=switch("auto", "on", "off") | {"": "on"})
     type_k: str = option(
         "f16", "-ctk --cache-type-k TYPE $LLAMA_ARG_CACHE_TYPE_K", "Context",
-        "KV cache data type for K; with two models, that of the target.", choices=CACHE_TYPES)
+        "KV cache data type for K; with two models, that of the target.", choices=tuple(CACHE_TYPES))
     type_v: str = option(
         "f16", "-ctv --cache-type-v TYPE $LLAMA_ARG_CACHE_TYPE_V", "Context",
-        "KV cache data type for V; with two models, that of the target.", choices=CACHE_TYPES)
+        "KV cache data type for V; with two models, that of the target.", choices=tuple(CACHE_TYPES))
     n_slots: int = option(
         4, "-np --parallel N $LLAMA_ARG_N_PARALLEL", "Context",
         "Number of conversations whose KV caches are kept, that of the last text included; the others are in memory, "

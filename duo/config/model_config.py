@@ -14,6 +14,11 @@ DEMO = "demo"  # the name of the demo pair
 HUB = "hf://"  # prefix of the name of a model on Hugging Face
 ALL_LAYERS = -1
 ROWS = 32  # of logits: that every context has memory for, or a multiple
+# ggml.h, enum ggml_type, and bytes per value, of the cache types that llama.cpp accepts.
+CACHE_TYPES: dict[str, tuple[int, float]] = {
+    "f32": (0, 4), "f16": (1, 2), "bf16": (30, 2), "q8_0": (8, 34 / 32), "q5_1": (7, 24 / 32), "q5_0": (6, 22 / 32),
+    "q4_1": (3, 20 / 32), "q4_0": (2, 18 / 32), "iq4_nl": (20, 18 / 32),
+}  # fmt: skip
 SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
 
 

@@ -115,47 +115,46 @@ def check(config: Any) -> None:
     for name, said, value, one, owner in declared(config):
         if owner is not type(config):
             continue
-        if value is None and "None" not in one.type:
-            raise UsageError(f"{name} must be a value, not None", name)
-        if not said.choices and value is not None:
-            _check_kind(name, value, str(one.type))
         is_whole = one.type.startswith("int")
         choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
-        if isinstance(value, str):
-            if other := said.spellings.get(value):
-                object.__setattr__(config, one.name, other)
-            elif said.choices and value not in said.choices:
-                raise UsageError(f"{name} must be {choices}, not {value!r}", name)
-            elif said.bounds and not said.choices:
-                raise UsageError(f"{name} must be a number, not {value!r}", name)
-        elif said.bounds and value is not None:
-            check_number(name, value, said.bounds, is_whole=is_whole)
-        elif said.choices and value != one.default:  # such as False for "off"
-            raise UsageError(f"{name} must be {choices}, not {value!r}", name)
+        if value is None:
+            _require(name, value, "a value", fits="None" in one.type)
+        elif isinstance(value, str) and (other := said.spellings.get(value)):
+            object.__setattr__(config, one.name, other)
+        elif said.choices and (isinstance(value, str) or not said.bounds):  # beside texts, such as False for "off"
+            _require(name, value, choices, fits=value in said.choices or value == one.default)
+        elif said.bounds:
+            check_number(name, value, said.bounds, is_whole=is_whole and not isinstance(value, str))
+        else:
+            _check_kind(name, value, str(one.type))
+
+
+def _require(name: str, value: Any, what: str, *, fits: bool) -> None:
+    """Raise UsageError unless the value of a parameter is what it must be."""
+    if not fits:
+        raise UsageError(f"{name} must be {what}, not {value!r}", name)
 
 
 def _check_kind(name: str, value: Any, kind: str) -> None:
     """Raise UsageError for a value that is no text, switch, mapping, list of texts, or list, where `kind` is one."""
-    if kind.startswith("str") and not isinstance(value, str):
-        raise UsageError(f"{name} must be a text, not {value!r}", name)
-    if kind.startswith("bool") and value not in (True, False):
-        raise UsageError(f"{name} must be True or False, not {value!r}", name)
-    if kind.startswith("Mapping") and not isinstance(value, Mapping):
-        raise UsageError(f"{name} must be a dict, not {value!r}", name)
-    is_list = kind.startswith(("tuple[", "Sequence["))
-    if is_list and (isinstance(value, str) or not isinstance(value, Sequence)):
-        raise UsageError(f"{name} must be a list, not {value!r}", name)
-    if is_list and "[str" in kind and (wrong := [each for each in value if not isinstance(each, str)]):
-        raise UsageError(f"{name} must have texts, not {wrong[0]!r}", name)
+    if kind.startswith("str"):
+        _require(name, value, "a text", fits=isinstance(value, str))
+    elif kind.startswith("bool"):
+        _require(name, value, "True or False", fits=value in (True, False))
+    elif kind.startswith("Mapping"):
+        _require(name, value, "a dict", fits=isinstance(value, Mapping))
+    elif kind.startswith(("tuple[", "Sequence[")):
+        _require(name, value, "a list", fits=isinstance(value, Sequence) and not isinstance(value, str))
+        if "[str" in kind and (wrong := [each for each in value if not isinstance(each, str)]):
+            raise UsageError(f"{name} must have texts, not {wrong[0]!r}", name)
 
 
 def check_number(name: str, value: Any, bounds: Bounds, *, is_whole: bool = False) -> None:
     """Raise UsageError unless `value` is a number within these bounds."""
     least, most, why = bounds
-    if is_whole and not isinstance(value, SupportsIndex):
-        raise UsageError(f"{name} must be a whole number, not {value!r}", name)
-    if not hasattr(value, "__float__"):
-        raise UsageError(f"{name} must be a number, not {value!r}", name)
+    if is_whole:
+        _require(name, value, "a whole number", fits=isinstance(value, SupportsIndex))
+    _require(name, value, "a number", fits=hasattr(value, "__float__"))
     if not value >= least:  # also nan
         raise UsageError(f"{name} must be at least {least}, not {value}", name)
     if value > most:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from duo.llama.memory import available_bytes
+from duo.llama.limits import available_bytes
 
 NVIDIA, AMD, INTEL, APPLE = "NVIDIA", "AMD", "Intel", "Apple"
 _PCI_VENDORS = {"0x1002": AMD, "0x8086": INTEL}

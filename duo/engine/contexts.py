@@ -14,7 +14,7 @@ from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.gguf_header import n_mtp
 from duo.llama.heads import ChainedHeadContext, HeadContext, SharedHeadContext
-from duo.llama.memory import available_bytes
+from duo.llama.limits import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
 from duo.speculation.constants import DEFAULT

@@ -16,7 +16,7 @@ import psutil
 from duo.config import MAX_THREADS, EngineConfig, ThreadConfig
 from duo.errors import UsageError
 from duo.llama.build import CPU
-from duo.llama.control_groups import cpu_limit
+from duo.llama.limits import cpu_limit
 from duo.models.profiles import ProfileDocument, kept_threads
 
 log = logging.getLogger("duo.engine")

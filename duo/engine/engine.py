@@ -20,7 +20,7 @@ from duo.engine.stream import AsyncSteps, Completion, InterruptibleQueue, Stream
 from duo.errors import ClosedError, DecodeAborted, PromptError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
-from duo.llama.memory import trim
+from duo.llama.limits import trim
 from duo.speculation.types import Step, TokenLogprobs
 
 if TYPE_CHECKING:

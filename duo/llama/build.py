@@ -1,4 +1,4 @@
-"""What can be told of llama.cpp's build without importing llama_cpp, which takes half a second and may fail."""
+"""What can be told and started without importing llama_cpp, which takes half a second and may fail."""
 
 import ctypes
 import os
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+from duo.errors import BusyError
 
 CPU = "CPU"  # the name of the device that is no device: the host
 
@@ -27,6 +29,7 @@ GPU_BACKENDS = {
 }
 # A back end's file beside libggml is libggml-<library>.so (or .dylib): its name in lower case, but for these.
 LIBRARIES = {"ROCm": "hip", "MTL": "metal"}
+CALL = "--call"  # the first argument of the program in an archive, which runs as many programs: archive/start.py
 
 
 def hiding_variables(backends: Iterable[str] = GPU_BACKENDS) -> dict[str, str]:
@@ -54,3 +57,24 @@ def _llama_version() -> str:
     function = ctypes.CDLL(str(folder / f"libllama{'.dylib' if sys.platform == 'darwin' else '.so'}")).llama_version
     function.restype = ctypes.c_char_p
     return str(function().decode())
+
+
+def is_frozen() -> bool:
+    """Whether this duo is from an archive (`make archive`), where sys.executable is duo and not Python."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def child_command(module: str, *arguments: str, function: str = "main") -> list[str]:
+    """The command line that calls a function of a module with `arguments`.
+
+    Unlike `python -m`, it imports nothing from the current directory. Raises BusyError if this process does not know
+    where Python is.
+    """
+    if not sys.executable:
+        raise BusyError("no other process can be started: it is not known where Python is")
+    if is_frozen():
+        return [sys.executable, CALL, f"{module}:{function}", *arguments]
+    code = (
+        f"import sys; sys.path = list(filter(None, sys.path)); from {module} import {function}; sys.exit({function}())"
+    )
+    return [sys.executable, "-c", code, *arguments]

@@ -16,23 +16,19 @@ from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.build import CPU
-from duo.llama.handle import Handle
-from duo.llama.memory import check_memory, failure, flash_attention, of_size
+from duo.llama.context_params import check_memory, context_params, flash_attention
+from duo.llama.lifeline import Handle
+from duo.llama.limits import failure, of_size
 from duo.llama.model import Model
-from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 
 Logits = npt.NDArray[np.float32]
 
-_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
-_ABORTED, _NO_MEMORY = 2, -2
+ABORTED, _NO_MEMORY = 2, -2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
 _LARGE = 65  # batches of a prompt: larger than those of candidates, and computed alike
 _FIRST_BATCH, _BATCH_S = 32, 1.0  # first size and intended duration of a batch on RPC servers
-# States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process if its graph has no room for
-# them: that of LFM2-8B-A1B has room for 8, others for 12 and more.
-_MAX_STATES = 6
 
 
 class SavedState(NamedTuple):
@@ -69,15 +65,13 @@ class Context(Handle):
         config = replace(config, flash_attn=flash_attention(model, config))
         if "ctx_type" not in more:  # else its cache has one layer of the model
             check_memory(model, config)
-        params = _params(model, config)
-        for name, value in more.items():
-            setattr(params, name, value)
+        params, caches = context_params(model, config, more), model.size.cache_bytes(config)
         # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, continue. No Python code
         # runs during a decode.
         self._abort_flag = ctypes.create_string_buffer(2)
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
-        needs = f"a context of {config.n_ctx} tokens needs {of_size(sum(model.size.cache_bytes(config)))} and buffers"
+        needs = f"a context of {config.n_ctx} tokens needs {of_size(sum(caches))} and buffers"
         with model.use() as weights, library.errors_of(model.path, needs) as errors, model.call:
             pointer = llama_cpp.llama_init_from_model(weights, params)
             if not pointer:
@@ -85,7 +79,7 @@ class Context(Handle):
                 raise failure(model.path.name, "\n".join(errors), needs, why)
             super().__init__(pointer, llama_cpp.llama_free, parent=model)
         self.model = model
-        self.n_device_bytes = sum(model.size.cache_bytes(config)[model.n_layer - model.n_offloaded :])
+        self.n_device_bytes = sum(caches[model.n_layer - model.n_offloaded :])
         self._aborted = False
         # Called after each decode() with the position of its first token and their number: see HeadContext.
         self.on_decoded: Callable[[int, int], None] = lambda *_: None
@@ -106,8 +100,7 @@ class Context(Handle):
         self._n_batch_max = most = int(llama_cpp.llama_n_ubatch(pointer))
         self.n_branches = min(config.n_branches, most - 1)  # a decode may have a token of each
         self._is_remote = model.is_remote
-        self._n_batch_min = min(most, _FIRST_BATCH)
-        self.n_batch = self._n_batch_min if model.is_remote else most
+        self.n_batch = min(most, _FIRST_BATCH) if model.is_remote else most
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
         # The memory of a copy that is no longer used: new memory takes the system twice as long as the copy.
@@ -174,11 +167,11 @@ class Context(Handle):
         if status:
             raise self._failed(n, status)
         if self._is_remote:  # one batch is to take about a second
-            seconds = time.perf_counter() - began
+            seconds, most = time.perf_counter() - began, self._n_batch_max
             if n == self.n_batch and seconds < _BATCH_S / 2:
-                self.n_batch = min(2 * n, self._n_batch_max)
+                self.n_batch = min(2 * n, most)
             elif seconds > 2 * _BATCH_S:
-                self.n_batch = max(self.n_batch // 2, self._n_batch_min)
+                self.n_batch = max(self.n_batch // 2, min(most, _FIRST_BATCH))
         if self._sizes is not None:
             size = min(n, _LARGE)
             self.was_first = size not in self._sizes
@@ -186,7 +179,7 @@ class Context(Handle):
 
     def _failed(self, n: int, status: int) -> DecodeError:
         """The error for a status of llama_decode() other than 0, after what it requires."""
-        if status != _ABORTED:
+        if status != ABORTED:
             n_past = self.n_past
             self.reset()  # its cells may be the reason
             did = "is out of memory for" if status == _NO_MEMORY else "rejected"
@@ -239,8 +232,7 @@ class Context(Handle):
             raise DecodeError("llama.cpp returned no logits: is this a text generation model?")
         # Cached: the memory seldom moves, and making an array of it takes longer than finding the largest logit.
         if (address, n_rows) not in self._arrays:
-            memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
-            self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
+            self._arrays[address, n_rows] = floats_at(address, n_rows, self.n_vocab)
         rows = self._arrays[address, n_rows]
         if not -np.inf < rows.max() < np.inf:  # NaN, if any of them is
             raise ModelError(
@@ -266,14 +258,16 @@ class Context(Handle):
 
     def reset(self) -> None:
         """Empty the cache, whatever is in it; also the values of its cells, which may not be numbers."""
-        llama_cpp.llama_memory_clear(self._memory(), True)
+        with self.call:
+            llama_cpp.llama_memory_clear(self._memory(), True)
         self._past, self._floor, self._first, self._n_removable = {0: 0}, 0, 0, 0
 
     def _holds(self, n_past: int) -> bool:
         """Whether its cells are those of so many tokens, as far as llama.cpp tells."""
-        first, last = (llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max)
-        is_whole, memory = self.n_rollback is None and not self.is_windowed, self._memory()
-        return bool(last(memory, 0) == n_past - 1 and (first(memory, 0) <= 0 or not is_whole))
+        first, last = (
+            of(self._memory(), 0) for of in (llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max)
+        )
+        return last == n_past - 1 and (first <= 0 or self.n_rollback is not None or self.is_windowed)
 
     @property
     def n_state_bytes(self) -> int:
@@ -318,9 +312,7 @@ class Context(Handle):
         except RollbackError:
             return False
         finally:
-            with self.call:
-                llama_cpp.llama_memory_clear(self._memory(), True)
-            self._past[0] = 0
+            self.reset()
             self.set_threads(*self._threads)
         return True
 
@@ -342,27 +334,11 @@ class Context(Handle):
         self._aborted = False
 
 
+def floats_at(address: int, n: int, width: int) -> Logits:
+    """`[n, width]` floats of llama.cpp's memory."""
+    memory: Any = (ctypes.c_float * (n * width)).from_address(address)
+    return np.frombuffer(memory, np.float32).reshape(n, width)
+
+
 def _bytes(array: npt.NDArray[np.uint8]) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def _params(model: Model, config: ContextConfig) -> Any:
-    params = llama_cpp.llama_context_default_params()
-    if not model.can_roll_back:
-        # Tokens of a batch that may have to be rolled back, each of which needs the memory of one more state: all
-        # candidates, or the second row of an exact decode.
-        params.n_rs_seq = min(_MAX_STATES, max(config.n_outputs_max - 1, int(config.exact)))
-    # llama.cpp aborts the process if the tokens to roll back, the one before them and one more do not fit.
-    least = 2 + params.n_rs_seq
-    params.n_ctx = max(least, config.n_ctx + config.n_branches * BRANCH_CELLS)
-    params.n_seq_max = 1 + config.n_branches
-    params.kv_unified = config.n_branches > 0  # otherwise llama.cpp aborts when a part of a sequence is copied
-    # One size for both: a call is one batch, which can be aborted, shown and timed.
-    params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
-    params.n_outputs_max = config.n_reserved
-    params.n_threads, params.n_threads_batch = config.n_threads, config.n_threads_batch
-    params.flash_attn_type = _FLASH_ATTN[config.flash_attn]
-    params.type_k, params.type_v = CACHE_TYPES[config.type_k][0], CACHE_TYPES[config.type_v][0]
-    params.swa_full = True  # a windowed cache loses what a rollback needs
-    params.no_perf = True
-    return params

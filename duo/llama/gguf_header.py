@@ -13,7 +13,7 @@ from pathlib import Path
 from duo.errors import ModelError
 from duo.llama import library
 from duo.llama.fingerprint import Fingerprint, text_difference
-from duo.llama.memory import failure
+from duo.llama.limits import failure
 
 _TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS

@@ -1,23 +1,113 @@
-"""Grammar: constrains a text, in GBNF (llama.cpp, grammars/README.md) or Lark (lark.py)."""
+"""Grammar: constrains a text, in GBNF (llama.cpp, grammars/README.md) or in llguidance's Lark (grammar_process.py).
+
+llama.cpp limits neither the time nor the memory that a grammar takes. A grammar of 50 bytes can let it recurse, loop,
+allocate without end or abort, when it is parsed or at any token later, and nothing can interrupt it. llguidance's own
+limits are high. So a grammar is in a separate process, with a limit for each call, and only that process ends. It has
+the model's vocabulary, but no weights, and serves one grammar after the other.
+"""
 
 import functools
 import json
+import os
 import re
+import resource
 import signal
 import subprocess
+import tempfile
 import weakref
 from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO
 
 import numpy as np
 
-from duo.errors import BusyError, GrammarError, UsageError
-from duo.llama import child
-from duo.llama.check_grammar import HUNG_S, MAX_S
+from duo.errors import BusyError, GrammarError, ModelError, UsageError
+from duo.llama.build import child_command
 from duo.llama.context import Logits
-from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, PARSE, GrammarProcess
+from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, MAX_MEMORY, PARSE, READY
+from duo.llama.json_schema import HUNG_S, MAX_S
+from duo.llama.lifeline import Handle
 from duo.llama.model import Model
 
 MAX_GRAMMAR = 2**18  # bytes
+
+# Nothing is computed on a GPU, and one would only take time and address space. GGML_NO_BACKTRACE: abort at once.
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1",
+}  # fmt: skip
+
+
+class GrammarProcess(Handle):
+    """The process that applies grammars. Used by one thread at a time."""
+
+    def __init__(self, model: Model) -> None:
+        """Start it. Raises ClosedError, BusyError, and ModelError if it cannot read the vocabulary."""
+        command = child_command("duo.llama.grammar_process", os.fsdecode(model.path.absolute()))
+        self._connection, other = Pipe()
+        with model.use(), other:
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - what it writes to standard error
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=other.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._log,
+                    env=os.environ | _ENVIRONMENT,
+                    start_new_session=True,  # Ctrl-C is for this process
+                )
+            except OSError as error:
+                self._log.close()
+                raise BusyError(f"the process that applies the grammar cannot be started: {error.strerror}") from None
+            # Idle, it must not keep the model alive, but close before it.
+            super().__init__(process, functools.partial(_end, self._connection, self._log))
+            model._children.add(self)
+        self.ask(READY)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, or has ended by itself."""
+        return self.closed or self.pointer.poll() is not None
+
+    def ask(self, kind: bytes, data: bytes = b"") -> bytes:
+        """The answer to a request. Raises UsageError at a limit."""
+        with self.use() as process:
+            try:
+                self._connection.send_bytes(kind + data)
+                if kind == ACCEPT:
+                    return b""
+                if not self._connection.poll(HUNG_S):
+                    process.kill()
+                return self._connection.recv_bytes()
+            except (EOFError, OSError):
+                status = process.wait()
+        last = (self.lines() or [f"exit status {status}"])[-1]
+        self.close()
+        if kind == READY:
+            raise ModelError(f"the process that applies the grammar failed: {last}")
+        if status < 0:
+            less = (
+                ""
+                if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
+                else ", or less within the limits of this process,"
+            )
+            limits = f"{MAX_S:g} s or {MAX_MEMORY >> 20} MB{less} for one token"
+            raise UsageError(f"the grammar is too complex: it needs more than {limits}, or fails")
+        raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
+
+    def lines(self) -> list[str]:
+        """What it has written to standard error since the last call. Its position in the file is the same as ours."""
+        self._log.seek(0)
+        lines = self._log.read(2**16).decode("utf-8", "replace").splitlines()
+        self._log.seek(0)
+        self._log.truncate()
+        return lines
+
+
+def _end(connection: Connection, log: IO[bytes], process: subprocess.Popen[bytes]) -> None:
+    with connection, log, process:
+        process.kill()
+
 
 _idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDictionary()
 
@@ -122,7 +212,7 @@ def pattern(literal: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _written(request: str, name: str) -> str:
-    command = child.call("duo.llama.check_grammar")
+    command = child_command("duo.llama.json_schema")
     try:
         done = subprocess.run(
             command,

@@ -1,124 +1,37 @@
-"""GrammarProcess: grammars in a separate process: GBNF by llama.cpp, Lark by llguidance.
+"""The process that applies grammars: GBNF by llama.cpp, Lark by llguidance (docs/syntax.md), which JSON schemas are in.
 
-llama.cpp limits neither the time nor the memory that a grammar takes. A grammar of 50 bytes can let it recurse, loop,
-allocate without end or abort, when it is parsed or at any token later, and nothing can interrupt it. llguidance's own
-limits are high. In this process, they have a limit for each call, and only the process ends. It has the model's
-vocabulary, but no weights, and serves one grammar after the other.
+See grammar.py, which starts it.
 """
 
 import ctypes
 import functools
+import json
 import logging
-import os
 import resource
 import signal
-import subprocess
 import sys
-import tempfile
 import weakref
 from contextlib import suppress
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from duo.config import ModelConfig
-from duo.errors import BusyError, DuoError, ModelError, UsageError
-from duo.llama import child
-from duo.llama.check_grammar import HUNG_S, MARK, MAX_S
-from duo.llama.handle import Handle
-from duo.llama.lark import Lark, tokenizer
+from duo.errors import DuoError
+from duo.llama.json_schema import MARK, MAX_S, reason
 from duo.llama.model import Model
+from duo.llama.vocabulary import Vocabulary
 
 _USUAL = 2**15  # tokens of a vocabulary; for all tokens of a larger one, more than MAX_S
-_MAX_MEMORY = 2**29  # beyond the vocabulary
+MAX_MEMORY = 2**29  # beyond the vocabulary
 
 # Requests. Followed by a grammar: b"\1" if it is valid. By a token: b"\1" if it is allowed; no answer. By nothing: a
 # bit for each token; nothing, when the vocabulary is loaded.
-PARSE, ALLOWS, ACCEPT, MASK, _READY = b"g", b"?", b"+", b"*", b"r"
-
-# Nothing is computed on a GPU, and one would only take time and address space. GGML_NO_BACKTRACE: abort at once.
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1",
-}  # fmt: skip
-
-
-class GrammarProcess(Handle):
-    """The process. Used by one thread at a time."""
-
-    def __init__(self, model: Model) -> None:
-        """Start it. Raises ClosedError, BusyError, and ModelError if it cannot read the vocabulary."""
-        command = child.call("duo.llama.grammar_process", os.fsdecode(model.path.absolute()))
-        self._connection, other = Pipe()
-        with model.use(), other:
-            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - what it writes to standard error
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=other.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._log,
-                    env=os.environ | _ENVIRONMENT,
-                    start_new_session=True,  # Ctrl-C is for this process
-                )
-            except OSError as error:
-                self._log.close()
-                raise BusyError(f"the process that applies the grammar cannot be started: {error.strerror}") from None
-            # Idle, it must not keep the model alive, but close before it.
-            super().__init__(process, functools.partial(_end, self._connection, self._log))
-            model._children.add(self)
-        self.ask(_READY)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it was closed, or has ended by itself."""
-        return self.closed or self.pointer.poll() is not None
-
-    def ask(self, kind: bytes, data: bytes = b"") -> bytes:
-        """The answer to a request. Raises UsageError at a limit."""
-        with self.use() as process:
-            try:
-                self._connection.send_bytes(kind + data)
-                if kind == ACCEPT:
-                    return b""
-                if not self._connection.poll(HUNG_S):
-                    process.kill()
-                return self._connection.recv_bytes()
-            except (EOFError, OSError):
-                status = process.wait()
-        last = (self.lines() or [f"exit status {status}"])[-1]
-        self.close()
-        if kind == _READY:
-            raise ModelError(f"the process that applies the grammar failed: {last}")
-        if status < 0:
-            less = (
-                ""
-                if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
-                else ", or less within the limits of this process,"
-            )
-            limits = f"{MAX_S:g} s or {_MAX_MEMORY >> 20} MB{less} for one token"
-            raise UsageError(f"the grammar is too complex: it needs more than {limits}, or fails")
-        raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
-
-    def lines(self) -> list[str]:
-        """What it has written to standard error since the last call. Its position in the file is the same as ours."""
-        self._log.seek(0)
-        lines = self._log.read(2**16).decode("utf-8", "replace").splitlines()
-        self._log.seek(0)
-        self._log.truncate()
-        return lines
-
-
-def _end(connection: Connection, log: IO[bytes], process: subprocess.Popen[bytes]) -> None:
-    with connection, log, process:
-        process.kill()
-
-
-# In the process
+PARSE, ALLOWS, ACCEPT, MASK, READY = b"g", b"?", b"+", b"*", b"r"
 
 # llama.h, llama_token_data
 TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -135,7 +48,7 @@ def main() -> None:
         sys.exit(str(error))
     with suppress(OSError, ValueError):  # Linux only
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = n_pages * resource.getpagesize() + _MAX_MEMORY
+        most = n_pages * resource.getpagesize() + MAX_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     try:
         with suppress(EOFError, OSError):
@@ -201,3 +114,66 @@ class _Gbnf:
         array = llama_cpp.llama_token_data_array(data, len(tokens), -1, False)
         llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
         return np.asarray(tokens["logit"] == 0.0, np.bool_)
+
+
+class Lark:
+    """A grammar and its state after a text. At a limit of llguidance, its methods raise ValueError."""
+
+    def __init__(self, vocabulary: Vocabulary, text: str) -> None:
+        """Raises ValueError with the reason if the grammar is invalid."""
+        options, _, rules = text.removeprefix(MARK).partition("\n")
+        # By default, a mask has only one spelling of a text that must follow, and a draft may have another.
+        try:
+            options = json.dumps(dict(json.loads(options or "{}"), no_forcing=True))
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError(f"its first line must be {MARK} {{}}, with options in JSON") from None
+        self._matcher = LLMatcher(tokenizer(vocabulary), f"{MARK} {options}\n{rules}", log_level=0)
+        self._end_tokens, self._n_vocab = vocabulary.end_tokens, vocabulary.n_vocab
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise ValueError(reason(self._matcher.get_error()))
+
+    def allows(self, token: int) -> bool:
+        """Whether the text may continue with `token`."""
+        if token in self._end_tokens:
+            return bool(self._matcher.is_accepting())
+        return bool(self._matcher.validate_tokens([token]) == 1)
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Whether each token is allowed."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        allowed = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+        allowed[self._end_tokens] = self._matcher.is_accepting()
+        return allowed
+
+    def accept(self, token: int) -> None:
+        """Advance by `token`."""
+        if token not in self._end_tokens:
+            self._matcher.consume_token(token)
+            self._check()
+
+
+@functools.cache
+def tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    """The vocabulary for llguidance. Takes tenths of a second."""
+    return LLTokenizer(TokenizerWrapper(_Tokens(vocabulary)))
+
+
+class _Tokens:
+    """What a TokenizerWrapper reads."""
+
+    bos_token_id = None
+    eos_token_id = None  # llguidance adds one: a vocabulary may have several, or none
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        # A token that is not shown has no bytes, and is never allowed. To llguidance, 0xFF marks special tokens.
+        pieces = map(vocabulary.piece, range(vocabulary.n_vocab))
+        self.tokens = [b"" if piece[:1] == b"\xff" else piece for piece in pieces]
+        self.special_token_ids = vocabulary.end_tokens
+        self._vocabulary = vocabulary
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._vocabulary.fragment(text)

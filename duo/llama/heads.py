@@ -3,40 +3,24 @@
 An EAGLE-3 head (Li et al. 2025, arXiv 2503.01840) is a file of its own. Its encoder fuses what enters three layers of
 the target; its decoder reads that row of a position together with the next token. Multi-token prediction (MTP,
 DeepSeek-AI 2024, arXiv 2412.19437) does the same with the last row of the target, by layers in the target's file.
-The reference is common/speculative.cpp of llama.cpp, whose functions for it are not declared in llama.h.
 """
 
 import ctypes
-import functools
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import llama_cpp
 import numpy as np
-import numpy.typing as npt
 
 from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.build import CPU
-from duo.llama.context import Context, Logits, SavedState
+from duo.llama.context import ABORTED, Context, Logits, SavedState, floats_at
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.gguf_header import n_mtp, shape_of
+from duo.llama.hidden_rows import N_ROWS, HiddenRows, Rows, functions, grown
 from duo.llama.model import Model
 
-Rows = npt.NDArray[np.float32]
-
-# llama-ext.h: names as the Itanium C++ ABI mangles them, types of the result and of the arguments.
-_POINTER, _BOOL, _INT = ctypes.c_void_p, ctypes.c_bool, ctypes.c_int32
-_FUNCTIONS: dict[str, tuple[str, Any, list[Any]]] = {
-    "llama_set_embeddings_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, [_POINTER, _BOOL, _BOOL]),
-    "llama_set_nextn_layer_offset": ("_Z28llama_set_nextn_layer_offsetP13llama_contexti", None, [_POINTER, _INT]),
-    "llama_get_embeddings_nextn": ("_Z26llama_get_embeddings_nextnP13llama_context", _POINTER, [_POINTER]),
-    "llama_set_embeddings_layer_inp": (
-        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, [_POINTER, _INT, _BOOL]),
-    "llama_get_embeddings_layer_inp": (
-        "_Z30llama_get_embeddings_layer_inpP13llama_contextj", _POINTER, [_POINTER, _INT]),
-}  # fmt: skip
 # Architectures of targets whose graphs give what enters their layers (src/models, t_layer_inp), and of those, the ones
 # that give the last row, too (t_h_nextn). llama.cpp ends the process if a graph does not.
 _GIVE_LAST = (
@@ -48,64 +32,40 @@ _GIVE_LAYERS = (
     "nanbeige", "qwen3", "qwen3moe", "qwen4exp",
 )  # fmt: skip
 _N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
-_N_ROWS = 512  # at first
 _ALIKE = "place both alike (draft_n_gpu_layers, draft_devices)"
 _LOST = "llama.cpp returned no hidden rows of the target"
-_FAILED, _ABORTED = "llama.cpp could not encode {} rows of the target ({})", 2
-
-
-@functools.cache
-def _functions() -> SimpleNamespace:
-    """The functions, by name. Raises ModelError if this build lacks one."""
-    found, lib = {}, llama_cpp.llama_cpp._lib
-    for name, (mangled, result, arguments) in _FUNCTIONS.items():
-        function = getattr(lib, name, None) or getattr(lib, mangled, None)
-        if function is None:
-            raise ModelError(f"this build of llama.cpp has no {name}: heads need that of llama-cpp-python 0.3.36")
-        function.restype, function.argtypes = result, arguments
-        found[name] = function
-    return SimpleNamespace(**found)
-
-
-def supports_heads() -> bool:
-    """Whether this build has all functions that heads need."""
-    try:
-        _functions()
-    except ModelError:
-        return False
-    return True
 
 
 def check_pair(target: Model, head: Model) -> None:
     """Raise ModelError unless `head` was made for `target`, or if this build of llama.cpp has no heads."""
-    _functions()
-    if head is target:
-        return
-    name, layers, architecture = head.path.name, _target_layers(head), target.header.architecture
+    functions()
+    if head is not target and (misfit := next(_misfits(target, head), "")):
+        raise ModelError(f"{head.path.name}: {misfit}")
+
+
+def _misfits(target: Model, head: Model) -> Iterator[str]:
+    """Why a head cannot draft for a target."""
+    name, architecture = target.path.name, target.header.architecture
     if difference := vocabulary_difference(target, head):
-        raise ModelError(f"{name}: a head for another vocabulary than that of {target.path.name}: {difference}")
+        yield f"a head for another vocabulary than that of {name}: {difference}"
     if head.has_mtp:
         made_for, given = shape_of(head.header), shape_of(target.header)
         if made_for != given:
-            raise ModelError(f"{name}: the MTP head of {made_for}, {target.path.name} is {given}")
+            yield f"the MTP head of {made_for}, {name} is {given}"
         if head.shares_cache and (target.is_remote or not target.places - {CPU} <= head.places):
             where = "which must not be on RPC servers" if target.is_remote else _ALIKE
-            raise ModelError(f"{name}: it uses the cache of {target.path.name}: {where}")
+            yield f"it uses the cache of {name}: {where}"
         return
     if architecture not in _GIVE_LAYERS:
-        raise ModelError(f"{name}: llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model")
-    width = head.header.number("target_hidden_size")
-    if width != target.n_embd:
-        raise ModelError(
-            f"{name}: a head of a model with hidden rows of {width}, {target.path.name} has {target.n_embd}"
-        )
-    n_most = target.n_layer if architecture in _GIVE_LAST else target.n_layer - 1
+        yield f"llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model"
+    if (width := head.header.number("target_hidden_size")) != target.n_embd:
+        yield f"a head of a model with hidden rows of {width}, {name} has {target.n_embd}"
+    layers, n_most = _target_layers(head), target.n_layer if architecture in _GIVE_LAST else target.n_layer - 1
     if len(layers) != _N_LAYERS or max(layers) > n_most:
-        listed = ", ".join(map(str, layers))
-        raise ModelError(f"{name}: a head that reads layers {listed}: {target.path.name} has {target.n_layer}")
+        yield f"a head that reads layers {', '.join(map(str, layers))}: {name} has {target.n_layer}"
     own = {"token_embd.weight", "output.weight"} <= head.header.tensors.keys()
     if not own and head.places != target.places:
-        raise ModelError(f"{name}: it uses the embedding or output of {target.path.name}: {_ALIKE}")
+        yield f"it uses the embedding or output of {name}: {_ALIKE}"
 
 
 def _target_layers(head: Model) -> list[int]:
@@ -118,7 +78,7 @@ class HeadContext(Context):
     The row at position i is decoded from token i and a hidden row of position i - 1: the target's, if the target has
     decoded that token and the text has accepted it (see follow()), else the head's own, as for deeper candidates.
     What the head has decoded from a row of its own is decoded again when the target's is there. `depth`: on how many
-    rows of its own the last logits build, one from another.
+    rows of its own the last logits build, one from another. `rows`: those of the target.
     """
 
     depth = 0
@@ -126,77 +86,31 @@ class HeadContext(Context):
 
     def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
         """`target`: its context, which from now on keeps its hidden rows. Raises as Context does."""
-        self._call = _functions()
-        self.is_eagle3 = not model.has_mtp
-        more = {"n_rs_seq": 0} if self.is_eagle3 else {"n_rs_seq": 0, "ctx_type": llama_cpp.LLAMA_CONTEXT_TYPE_MTP}
+        self._call = functions()
+        self._is_eagle3 = not model.has_mtp
+        more = {"n_rs_seq": 0} if self._is_eagle3 else {"n_rs_seq": 0, "ctx_type": llama_cpp.LLAMA_CONTEXT_TYPE_MTP}
         super().__init__(model, config, ctx_other=target.pointer, **more)
         self.n_rollback = None  # its layers have attention only
         # An EAGLE-3 head begins with the second token: position i of the text is i - 1 of its cache.
-        self._shift = int(self.is_eagle3)
+        self._shift = int(self._is_eagle3)
         self.is_layer = model is target.model
         self._target, self._n_accepted, self._n_real = target, 0, 0
-        self._given: dict[tuple[int, int], Rows] = {}  # llama.cpp's memory of the target's rows
-        self._is_lost = False  # whether llama.cpp has returned no rows of the target
-        self._layers = _target_layers(model) if self.is_eagle3 else [target.model.n_layer]
-        self._n_layer, self._n_outputs_max = target.model.n_layer, config.n_outputs_max
-        widths = [target.model.n_embd_out if layer == self._n_layer else target.model.n_embd for layer in self._layers]
-        # By position + 1: nothing is before the first token. They grow with the text.
-        self._rows: Rows = np.zeros((_N_ROWS, sum(widths)), np.float32)  # the target's
-        self._own: Rows = np.zeros((_N_ROWS, model.n_embd_out), np.float32)  # the head's
+        self._n_outputs_max = config.n_outputs_max
+        self.rows = HiddenRows(target, _target_layers(model) if self._is_eagle3 else [target.model.n_layer])
+        self._own: Rows = np.zeros((N_ROWS, model.n_embd_out), np.float32)  # by position + 1, too
         self._depths = [0]  # of the head's rows, how many of its own each builds on, and itself
-        self._widths = widths
         self._inputs: Rows = np.zeros((self._n_batch_max, model.n_embd_out), np.float32)
-        self._features: Rows = np.zeros((self._n_batch_max, sum(widths)), np.float32)
+        self._features: Rows = np.zeros((self._n_batch_max, self.rows.width), np.float32)
         fields = {name: getattr(self._batch, name) for name, *_ in llama_cpp.llama_batch._fields_}
         self._batch = llama_cpp.llama_batch(**fields | {"embd": _floats(self._inputs)})
         self._encoded = llama_cpp.llama_batch(**fields | {"embd": _floats(self._features), "token": None})
-        self._ask_target(True)
         self._call.llama_set_embeddings_nextn(self.pointer, True, True)
-        target.on_decoded, target.on_loaded = self._keep, self._lack
-        self.first_row = 0  # position of the first row of the target that is there: a restored text comes without
-
-    def _ask_target(self, wanted: bool) -> None:
-        """Let the target give its hidden rows, or not."""
-        for layer in self._layers:
-            if layer == self._n_layer:
-                self._call.llama_set_embeddings_nextn(self._target.pointer, wanted, False)
-            else:
-                self._call.llama_set_embeddings_layer_inp(self._target.pointer, layer, wanted)
 
     def close(self) -> None:
         """See Handle. The target keeps no more rows."""
-        if not self.closed and not self._target.closed:
-            self._ask_target(False)
-            self._target.on_decoded, self._target.on_loaded = lambda *_: None, lambda _: None
+        if not self.closed:
+            self.rows.close()
         super().close()
-
-    def _lack(self, n_tokens: int) -> None:
-        """The target holds `n_tokens` of another text, whose rows load() may restore."""
-        self.first_row = n_tokens
-
-    def _keep(self, first: int, n: int) -> None:
-        """The target has decoded `n` tokens from position `first` on."""
-        self.first_row = min(self.first_row, first)
-        pointer, column = self._target.pointer, 0
-        # A new array, where it has to be larger: the head's thread may be reading the old one.
-        self._rows = rows = _grown(self._rows, first + n + 1)
-        for layer, width in zip(self._layers, self._widths, strict=True):
-            if layer == self._n_layer:
-                address = self._call.llama_get_embeddings_nextn(pointer)
-            else:
-                address = self._call.llama_get_embeddings_layer_inp(pointer, layer)
-            if not address:  # the text goes on without the head
-                self._is_lost, self._target.on_decoded = True, lambda *_: None
-                return
-            # Cached, as in Context: after a decode the processor's caches are cold.
-            if (address, n) not in self._given:
-                self._given[address, n] = _array(address, n, width)
-            rows[first + 1 : first + 1 + n, column : column + width] = self._given[address, n]
-            column += width
-
-    def target_rows(self, n: int) -> Rows:
-        """The target's rows of the first `n` positions, `[n, width]`; valid until the target decodes."""
-        return self._rows[1 : n + 1]
 
     def follow(self, n_accepted: int) -> None:
         """The text has `n_accepted` tokens, whose hidden rows may be used as soon as the target has decoded them."""
@@ -210,30 +124,36 @@ class HeadContext(Context):
         return min(self._n_accepted, self._target.n_past)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        """See Context.decode().
+        """See Context.decode(). Rows that the head cannot compute are zero.
 
         llama.cpp's graphs of heads compute all rows, and return the first instead of those that were asked for. So all
         of a batch are asked for or, if it is long, none, and the last ones are decoded by themselves.
         """
-        if len(tokens) > self._n_outputs_max and n_rows:
-            self.decode(tokens[:-n_rows], 0)
-            tokens = tokens[-n_rows:]
-        if self._is_lost:
+        if self.rows.is_lost:
             raise DecodeError(_LOST)
+        if len(tokens) > self._n_outputs_max and n_rows:
+            self._read(tokens[:-n_rows], 0)
+            tokens = tokens[-n_rows:]
+        rows = self._read(tokens, n_rows)
+        if (n_lacking := n_rows - len(rows)) > 0:
+            return np.concatenate([np.zeros((n_lacking, self.n_vocab), np.float32), rows])
+        return rows[-n_lacking:]
+
+    def _read(self, tokens: Sequence[int], n_rows: int) -> Logits:
+        """Decode a batch, and return the logits of the last `n_rows` tokens or more; fewer if it has fewer rows."""
         first, end = self.n_past, self.n_past + len(tokens)
         begin = first + (self._shift if not first and end > 1 else 0)  # the first token, if it is alone, is not kept
-        n, self._own = end - begin, _grown(self._own, end + 1)
+        n, self._own = end - begin, grown(self._own, end + 1)
         n_real = max(0, min(n, self._n_known + 1 - begin))
         if n_real:
-            self._inputs[:n_real] = self._fused(self._rows[begin : begin + n_real])
+            self._inputs[:n_real] = self._fused(self.rows.array[begin : begin + n_real])
         self._inputs[n_real:n] = self._own[begin + n_real : end]
         self._depths += (end + 1 - len(self._depths)) * [0]
         depths = [*n_real * [0], *self._depths[begin + n_real : end]]
         position, n_outputs = max(0, begin - self._shift), n if n_rows else 0
         self._decode(tokens[begin - first :], range(position, position + n), n_outputs)
         if n_rows:
-            address = self._call.llama_get_embeddings_nextn(self.pointer)
-            self._own[begin + 1 : end + 1] = _array(address, n, self._own.shape[1])
+            self._own[begin + 1 : end + 1] = self._hidden_rows(n)
         self._depths[begin + 1 : end + 1] = [depth + 1 for depth in depths]
         self.depth = depths[-1]
         if begin < self._shift:
@@ -241,10 +161,11 @@ class HeadContext(Context):
         if self._n_real == first:
             self._n_real = begin + n_real
         self._past[0] = end
-        rows = self._logits(n_outputs)
-        if n_rows > n:  # nothing predicts the second token
-            return np.concatenate([np.zeros((n_rows - n, self.n_vocab), np.float32), rows])
-        return rows[n_outputs - n_rows :]
+        return self._logits(n_outputs)
+
+    def _hidden_rows(self, n: int) -> Rows:
+        """The first `n` rows that the head's last decode or encode gives."""
+        return floats_at(self._call.llama_get_embeddings_nextn(self.pointer), n, self._inputs.shape[1])
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         """See Context.decode_each(): a head has no branches."""
@@ -252,7 +173,7 @@ class HeadContext(Context):
 
     def _fused(self, rows: Rows) -> Rows:
         """What the decoder reads instead of these rows of the target."""
-        if not self.is_eagle3:
+        if not self._is_eagle3:
             return rows
         n = len(rows)
         self._features[:n] = rows
@@ -265,21 +186,25 @@ class HeadContext(Context):
         with self.use() as pointer, self.call:
             status = llama_cpp.llama_encode(pointer, self._encoded)
         if status:
-            raise DecodeAborted("aborted") if status == _ABORTED else DecodeError(_FAILED.format(n, status))
-        return _array(self._call.llama_get_embeddings_nextn(self.pointer), n, self._inputs.shape[1])
+            raise (
+                DecodeAborted("aborted")
+                if status == ABORTED
+                else DecodeError(f"llama.cpp could not encode {n} rows of the target ({status})")
+            )
+        return self._hidden_rows(n)
 
     def save(self) -> SavedState:
         """See Context.save(): with the rows that belong to its text, and to the target's."""
         n = max(self.n_past, self._target.n_past) + 1
-        rows, own = self._rows[:n].copy(), self._own[: self.n_past + 1].copy()
-        more = rows, own, self._depths[: self.n_past + 1], self._n_real, self.first_row
+        rows, own = self.rows.array[:n].copy(), self._own[: self.n_past + 1].copy()
+        more = (rows, own, self._depths[: self.n_past + 1], self._n_real, self.rows.first)
         return super().save()._replace(more=more)
 
     def load(self, state: SavedState) -> bool:
         """See Context.load()."""
         restored = super().load(state)
-        rows, own, depths, n_real, self.first_row = state.more
-        self._rows, self._own = _grown(rows, len(self._rows)), _grown(own, len(self._own))
+        rows, own, depths, n_real, self.rows.first = state.more
+        self.rows.array, self._own = grown(rows, len(self.rows.array)), grown(own, len(self._own))
         self._depths, self._n_real = [*depths], n_real if restored else 0
         return restored
 
@@ -314,23 +239,19 @@ class SharedHeadContext(HeadContext):
 
     can_score = False
 
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        """See Context.decode(). All rows but the last are zero."""
-        if self._is_lost:
-            raise DecodeError(_LOST)
+    def _read(self, tokens: Sequence[int], n_rows: int) -> Logits:
         last, end = self.n_past + len(tokens) - 1, self.n_past + len(tokens)
         if n_rows:
-            self._own, is_real = _grown(self._own, end + 1), last <= self._n_known
+            self._own, is_real = grown(self._own, end + 1), last <= self._n_known
             self._depths += (end + 1 - len(self._depths)) * [0]
-            self._inputs[0] = (self._rows if is_real else self._own)[last]
+            self._inputs[0] = (self.rows.array if is_real else self._own)[last]
             self._decode(tokens[-1:], (self._target.n_past,), 1)
-            self._own[end] = _array(self._call.llama_get_embeddings_nextn(self.pointer), 1, self._own.shape[1])[0]
+            self._own[end] = self._hidden_rows(1)[0]
             self.depth = 0 if is_real else self._depths[last]
             self._depths[end] = self.depth + 1
         self._past[0] = end
         self._n_real = min(end, max(self._n_real, self._n_known + 1))
-        rows = self._logits(min(n_rows, 1))
-        return np.concatenate([np.zeros((n_rows - 1, self.n_vocab), np.float32), rows]) if n_rows > 1 else rows
+        return self._logits(min(n_rows, 1))
 
     def skip(self, n: int) -> None:
         """See HeadContext.skip()."""
@@ -354,27 +275,22 @@ class ChainedHeadContext(HeadContext):
         self._n_mtp = n_mtp(model.header)
         self._chain: list[int] = []  # the last token that has a row of the target, and the candidates after it
 
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        """See HeadContext.decode()."""
-        if len(tokens) > self._n_outputs_max and n_rows:
-            self.decode(tokens[:-n_rows], 0)
-            tokens = tokens[-n_rows:]
+    def _read(self, tokens: Sequence[int], n_rows: int) -> Logits:
         first, end = self.n_past, self.n_past + len(tokens)
         n_real = self._n_known + 1 - first
         if n_real <= 0:
-            return self._decode_chain(tokens, n_rows)
+            return self._read_chain(tokens, n_rows)
         if n_real < len(tokens):
-            self.decode(tokens[:n_real], 1)
-            return self.decode(tokens[n_real:], min(n_rows, len(tokens) - n_real))
+            self._read(tokens[:n_real], 1)
+            return self._read(tokens[n_real:], n_rows)
         done = self._n_real
         for layer in reversed(range(self._n_mtp)):
             self._begin(layer, first, done)
-            rows = super().decode(tokens, n_rows if layer == 0 else 0)
-        self._chain = [tokens[-1]]
-        self._n_real = end
+            rows = super()._read(tokens, n_rows if layer == 0 else 0)
+        self._chain, self._n_real = [tokens[-1]], end
         return rows
 
-    def _decode_chain(self, tokens: Sequence[int], n_rows: int) -> Logits:
+    def _read_chain(self, tokens: Sequence[int], n_rows: int) -> Logits:
         if len(self._chain) + len(tokens) > self._n_outputs_max:
             raise DecodeError(f"more than {self._n_outputs_max} candidates in a row by {self._n_mtp} layers")
         self._chain += tokens
@@ -382,7 +298,7 @@ class ChainedHeadContext(HeadContext):
         base, layer = end - len(self._chain), min(len(self._chain), self._n_mtp) - 1
         own = self._own[base + 1 : end].copy()
         self._begin(layer, base, base)
-        rows = super().decode(self._chain, n_rows)
+        rows = super()._read(self._chain, n_rows)
         self._own[base + 1 : end], self._n_real = own, base  # of that token, only this layer has a cell
         self._call.llama_set_nextn_layer_offset(self.pointer, 0)
         return rows
@@ -401,18 +317,3 @@ class ChainedHeadContext(HeadContext):
 
 def _floats(array: Rows) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-
-
-def _grown(rows: Rows, n: int) -> Rows:
-    """These rows, with room for `n`."""
-    if n <= len(rows):
-        return rows
-    found = np.zeros((max(n, 2 * len(rows)), rows.shape[1]), np.float32)
-    found[: len(rows)] = rows
-    return found
-
-
-def _array(address: int, n: int, width: int) -> Rows:
-    """`[n, width]` floats of llama.cpp's memory."""
-    memory: Any = (ctypes.c_float * (n * width)).from_address(address)
-    return np.frombuffer(memory, np.float32).reshape(n, width)

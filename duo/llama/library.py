@@ -13,7 +13,7 @@ import llama_cpp
 from llama_cpp._ggml import libggml
 
 from duo.llama.lifeline import catch_aborts, reading
-from duo.llama.memory import failure
+from duo.llama.limits import failure
 
 F16, Q4_0 = 1, 2  # llama.h, enum llama_ftype
 

@@ -15,7 +15,7 @@ import llama_cpp
 from duo.errors import PromptError
 from duo.llama.chat_template import TAGS, ChatTemplate, ChatText, Messages, Tools, begun
 from duo.llama.gguf_header import GgufHeader
-from duo.llama.handle import Handle
+from duo.llama.lifeline import Handle
 
 _MAX_TEXT = 2**30  # bytes; llama.cpp counts in 32 bits
 _HEAD = 256  # first characters of a text, in which BOS may be

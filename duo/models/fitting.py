@@ -8,8 +8,8 @@ from functools import cached_property
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
 from duo.llama.devices import RPC, devices_for
-from duo.llama.memory import of_size, uses_host_memory
-from duo.llama.model_size import model_size
+from duo.llama.limits import of_size, uses_host_memory
+from duo.llama.model import model_size
 from duo.models.placement import Footprint, Layout, Room, fill, place
 
 log = logging.getLogger("duo.models")

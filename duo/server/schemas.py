@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from duo.llama.check_grammar import MARK
+from duo.llama.json_schema import MARK
 from duo.server.api_error import ApiError
 
 Json = dict[str, object]  # as in conversation.py, which needs this module

@@ -12,8 +12,7 @@ import pytest
 from duo.config import ContextConfig, ModelConfig
 from duo.llama.context import Context
 from duo.llama.devices import gpus
-from duo.llama.model import Model
-from duo.llama.model_size import model_size
+from duo.llama.model import Model, model_size
 from tests.command import Run, duo
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_qwen35
 

@@ -15,10 +15,9 @@ from jsonschema.protocols import Validator
 from llguidance import LLMatcher, LLTokenizer
 
 from duo.errors import UsageError
-from duo.llama import check_grammar, grammar
-from duo.llama.check_grammar import MARK
+from duo.llama import grammar, json_schema
+from duo.llama.json_schema import MARK, Unsatisfiable
 from duo.llama.schema_documents import Unsupported
-from duo.llama.schema_forms import Unsatisfiable
 from tests.fuzz.cases import cases, dice
 
 N_TEXTS = 10
@@ -208,8 +207,8 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def written(request: str, name: str) -> str:
         try:
-            text = check_grammar.written(**json.loads(request))
-            said = check_grammar.refusal(text)
+            text = json_schema.written(**json.loads(request))
+            said = json_schema.refusal(text)
         except (Unsatisfiable, Unsupported) as error:
             said = str(error)
         if said:

@@ -1,4 +1,4 @@
-"""The lists of docs/configuration.md and the types in duo/config/settings.py, from the options that are declared."""
+"""The lists of docs/configuration.md and the types in duo/config/settings.pyi, from the options that are declared."""
 
 import textwrap
 from collections import defaultdict
@@ -13,7 +13,7 @@ from duo.config.option import declared
 from tests.command import ROOT
 
 CONFIGURATION = ROOT / "docs" / "configuration.md"
-SETTINGS = ROOT / "duo" / "config" / "settings.py"
+SETTINGS = ROOT / "duo" / "config" / "settings.pyi"
 _HEAD = '''"""The types of keyword arguments. Generated from the configs by `make docs`: change these instead."""
 
 from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ def _wrapped(text: str) -> str:
 
 
 def settings() -> str:
-    """The text of duo/config/settings.py."""
+    """The text of duo/config/settings.pyi."""
     options = _class(
         "TextOptions", "Options of Engine.stream(), generate() and others: see GenerationConfig.", GenerationConfig()
     )

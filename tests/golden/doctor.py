@@ -12,7 +12,7 @@ from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Hidden, Inst
 from duo.cli.problems import find_problems
 from duo.diagnose.host import Bandwidth, Gpu, Host
 from duo.llama.build import GPU_BACKENDS
-from duo.llama.control_groups import Limit
+from duo.llama.limits import Limit
 
 DOCTOR = Path(__file__).with_name("doctor.txt")
 

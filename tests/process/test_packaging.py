@@ -73,7 +73,7 @@ def test_processes_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert sum(constraint.allows(token) for token in range(model.n_vocab)) > 0
     assert read_installation().build.failure is None
     called = [line.split()[:2] for line in calls.read_text().splitlines()]
-    modules = ("llama.check_grammar:main", "llama.grammar_process:main", "cli.installation:print_build")
+    modules = ("llama.json_schema:main", "llama.grammar_process:main", "cli.installation:print_build")
     assert called == [["--call", f"duo.{module}"] for module in modules]
 
 

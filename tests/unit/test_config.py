@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from duo.config import ContextConfig, DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
-from duo.config.engine_config import CACHE_TYPES
 from duo.config.option import Declared, check_names, declared, with_values
 from duo.errors import UsageError
-from duo.llama import model_size
 
 OPTIONS = {one.name: one for config in (EngineConfig(), GenerationConfig()) for one in declared(config)}
 NUMBERS = [one for one in OPTIONS.values() if one.option.bounds]
@@ -67,7 +65,6 @@ def test_rows_of_logits_are_reserved_in_multiples_of_32() -> None:
 def test_values_with_other_names_and_candidates_that_a_small_batch_limits() -> None:
     found = [EngineConfig(schedule=name).schedule for name in ("concurrent", "sequential", "plain")]
     assert found == ["async", "sync", "off"]
-    assert list(CACHE_TYPES) == list(model_size.CACHE_TYPES)
     assert EngineConfig(draft_n_max=64, n_ubatch=8).drafting() == DraftConfig(7, 14)
     assert EngineConfig(draft_n_max=64).drafting() == DraftConfig(64, 128)
     assert EngineConfig().drafting().n_most == 31, "from the text itself"

@@ -15,7 +15,7 @@ WITH_OPTIONS = {
     "diagnose/host.py",
     "remote/connection.py",
     "http/guard.py",
-    "llama/child.py",
+    "llama/build.py",
     "server/endpoints.py",
 }
 # A dash or two in front of a letter, where a word begins.

@@ -15,8 +15,7 @@ from duo.cli.terminal.log import send_log
 from duo.engine.cores import require_threads, usable_cores
 from duo.errors import DeviceError, UsageError
 from duo.http.guard import is_loopback
-from duo.llama import child
-from duo.llama.build import CPU
+from duo.llama.build import CPU, child_command
 from duo.llama.devices import Device, find_devices, gpus, refuses, serve
 from duo.models.storage import cache_dir
 from duo.remote.process import end_with_stdin
@@ -39,7 +38,7 @@ def rpc_server(options: RpcServerOptions) -> int:
         return 1
     require_threads(n_threads)
     # llama.cpp's server never returns and ignores signals, so it runs in a process that can be killed.
-    command = child.call("duo.cli.main", *sys.argv[1:], "--until-eof", "--log-file", os.devnull)
+    command = child_command("duo.cli.main", *sys.argv[1:], "--until-eof", "--log-file", os.devnull)
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as server,
         on_interrupt(server.kill) as interrupt,

@@ -174,7 +174,7 @@ def _write_alone(engine: Engine, request: Request, n_tokens: int) -> tuple[Compl
 
     def again() -> Stream:
         engine.call(ModelPair.forget)  # the prompt in one batch, as before: near-ties fall the same way
-        return engine.start(request.prompt, config, proposers=Proposers())
+        return engine.start(request.prompt, config, sources=Proposers())
 
     with _stoppable(again) as (stream, interrupt), suppress(DuoError):
         alone = stream.completion()

@@ -10,7 +10,7 @@ from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import TRANSLATED
 from duo.engine.statistics import DraftStatistics, GenerationStatistics, LookupStatistics, PromptStatistics, Statistics
 from duo.engine.stream import Completion, Stream
-from duo.llama.memory import peak_bytes
+from duo.llama.limits import peak_bytes
 from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT, assumed
 from duo.speculation.modes import Schedule

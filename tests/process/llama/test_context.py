@@ -15,8 +15,7 @@ import pytest
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import DecodeAborted, DecodeError, RollbackError
 from duo.llama.context import Context
-from duo.llama.model import Model
-from duo.llama.model_size import BRANCH_CELLS
+from duo.llama.model import BRANCH_CELLS, Model
 from duo.speculation.types import Logits
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_mamba, tiny_qwen35
 
@@ -77,7 +76,7 @@ def test_flash_attention_is_used_where_scores_would_need_much_memory(
     text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     expected = make(flash_attn="on").decode(text[:5], 1).copy()
-    monkeypatch.setattr(f"duo.llama.memory.{name}", value)
+    monkeypatch.setattr(f"duo.llama.context_params.{name}", value)
     monkeypatch.setattr("duo.llama.context.check_memory", lambda *_: None)
     assert np.array_equal(make().decode(text[:5], 1), expected)
 

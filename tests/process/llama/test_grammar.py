@@ -11,8 +11,7 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.errors import BusyError, ClosedError, ModelError, UsageError
-from duo.llama.grammar import Grammar
-from duo.llama.grammar_process import GrammarProcess
+from duo.llama.grammar import Grammar, GrammarProcess
 from duo.llama.model import Model
 from tests.gguf_files import tiny_llama
 

@@ -13,12 +13,11 @@ import pytest
 from duo import Engine, load
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import ModelError
-from duo.llama import heads
+from duo.llama import hidden_rows
 from duo.llama.context import Context
 from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.heads import HeadContext, check_pair
-from duo.llama.model import Model
-from duo.llama.model_size import model_size
+from duo.llama.model import Model, model_size
 from duo.speculation.types import Logits
 from tests.command import Argument, duo
 from tests.gguf_files import tiny_assistant, tiny_eagle3, tiny_gemma4, tiny_glm, tiny_llama, tiny_qwen35, tiny_step35
@@ -184,21 +183,21 @@ def test_a_text_that_the_target_restores_has_no_rows_but_those_that_the_head_has
             context.rollback(0)
             head.rollback(0)
             context.decode(list(text))
-            assert head.first_row == 0
+            assert head.rows.first == 0
             head.follow(n_read)
             saved = context.save()
-            rows = np.array(head.target_rows(24))
+            rows = np.array(head.rows.of(24))
             own = head.save()
             context.rollback(0)
             context.decode([5, 6, 7])
             context.load(saved)
-            assert head.first_row == len(text)
+            assert head.rows.first == len(text)
             context.decode([8, 9])
-            assert head.first_row == len(text)
+            assert head.rows.first == len(text)
             context.load(saved)
             head.load(own)
-            assert head.first_row == 0
-            np.testing.assert_array_equal(head.target_rows(24), rows)
+            assert head.rows.first == 0
+            np.testing.assert_array_equal(head.rows.of(24), rows)
 
 
 @pytest.mark.parametrize(
@@ -246,9 +245,9 @@ def test_an_mtp_head_of_another_model(files: dict[str, tuple[Path, Path | None]]
 def test_a_build_without_the_functions(
     files: dict[str, tuple[Path, Path | None]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    missing: dict[str, Any] = {"llama_missing": ("_Z13llama_missing", None, [])}
-    monkeypatch.setattr(heads, "_FUNCTIONS", missing)
-    heads._functions.cache_clear()
+    missing = {"llama_missing": ""}
+    monkeypatch.setattr(hidden_rows, "_FUNCTIONS", missing)
+    hidden_rows.functions.cache_clear()
     try:
         with pytest.raises(ModelError, match="has no llama_missing"):
             load(*files["eagle3"])
@@ -257,7 +256,7 @@ def test_a_build_without_the_functions(
         assert "the MTP layer of glm.gguf is not used" in caplog.text
     finally:
         monkeypatch.undo()
-        heads._functions.cache_clear()
+        hidden_rows.functions.cache_clear()
 
 
 def test_a_model_without_its_mtp_tensors(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.errors import ModelError
-from duo.llama import child
-from duo.llama.grammar_process import GrammarProcess
+from duo.llama import grammar
+from duo.llama.grammar import GrammarProcess
 from duo.llama.model import Model
 from tests.command import duo, python
 
@@ -19,7 +19,7 @@ import resource
 from pathlib import Path
 from duo.config import ContextConfig, EngineConfig, ModelConfig, SamplingConfig
 from duo.errors import DuoError
-from duo.llama import context, library, memory
+from duo.llama import context, library
 from duo.llama.context import Context
 from duo.llama.model import Model
 def limit(more, *_):
@@ -82,7 +82,7 @@ def test_a_context_that_does_not_fit_a_limit_is_refused_before_llama_cpp_fails(d
 
 def test_a_grammar_whose_process_has_no_memory(demo_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     code = f"import sys{LIMIT}{LOADING.format(0)}\nfrom duo.llama.grammar_process import main\nmain()"
-    monkeypatch.setattr(child, "call", lambda _, path: [sys.executable, "-c", code, path])
+    monkeypatch.setattr(grammar, "child_command", lambda _, path: [sys.executable, "-c", code, path])
     with closing(Model(ModelConfig(demo_pair[0]), vocabulary_only=True)) as model, pytest.raises(ModelError) as raised:
         GrammarProcess(model)
     start = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.config.engine_config import CACHE_TYPES
+from duo.config import CACHE_TYPES
 from duo.engine.drafter import Drafter
 from tests.command import ONE_EACH, Argument, models
 from tests.unit.cli.runner import duo

@@ -7,7 +7,7 @@ from duo.config import EngineConfig, ThreadConfig
 from duo.engine import cores
 from duo.engine.cores import check_threads, require_threads, tuned_threads, within
 from duo.errors import UsageError
-from duo.llama.control_groups import Limit
+from duo.llama.limits import Limit
 from tests.fakes import THREADS
 
 

@@ -7,7 +7,7 @@ import pytest
 from duo.engine.drafter import DraftUpdate
 from duo.engine.prepared_outcomes import Branch, PreparingDrafter
 from duo.engine.recorder import Recorder
-from duo.llama.model_size import BRANCH_CELLS
+from duo.llama.model import BRANCH_CELLS
 from duo.speculation.acceptance import MAX_DEEP, Lookahead
 from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.llama.control_groups import Limit, cpu_limit, memory_left, memory_limit
+from duo.llama.limits import Limit, cpu_limit, memory_left, memory_limit
 
 V1_MOUNTS = (
     "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"

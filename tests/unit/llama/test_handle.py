@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from duo.errors import ClosedError
-from duo.llama.handle import Handle
+from duo.llama.lifeline import Handle
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_nobody_waits_for_a_thread_that_llama_cpp_blocks(
     handle: Handle, freed: list[object], end: Callable[[Handle], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an RPC server was lost, or at the interpreter's exit: the pointer is left to the end of the process."""
-    monkeypatch.setattr("duo.llama.handle.is_lost", lambda: True)
+    monkeypatch.setattr("duo.llama.lifeline.is_lost", lambda: True)
     with handle.use():
         thread = threading.Thread(target=end, args=[handle])
         thread.start()

@@ -7,8 +7,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from duo.errors import UsageError
-from duo.llama.check_grammar import MARK
 from duo.llama.grammar import schema_grammar, schemas_grammar
+from duo.llama.json_schema import MARK
 
 BYTES = LLTokenizer("byte")
 

@@ -11,10 +11,9 @@ import pytest
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import MemoryLimitError
 from duo.llama.context import Context
+from duo.llama.context_params import check_memory
 from duo.llama.devices import Device
-from duo.llama.memory import check_memory
-from duo.llama.model import Model
-from duo.llama.model_size import ModelSize
+from duo.llama.model import Model, ModelSize
 from duo.models import fitting
 from tests.gguf_files import N_EMBD, tiny_llama
 

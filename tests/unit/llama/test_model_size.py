@@ -14,8 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFValueType as Kind
 
 from duo.config import ContextConfig, ModelConfig
-from duo.llama.model import Model
-from duo.llama.model_size import ModelSize, model_size
+from duo.llama.model import Model, ModelSize, model_size
 from tests.gguf_files import N_EMBD, N_FF, WORDS, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.gguf_header import GgufHeader, Key, Tensor
 

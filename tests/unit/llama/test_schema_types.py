@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from duo.config import ModelConfig
 from duo.errors import UsageError
 from duo.llama.grammar import schema_grammar
-from duo.llama.lark import Lark
+from duo.llama.grammar_process import Lark
 from duo.llama.model import Model
 from tests.gguf_files import tiny_llama
 from tests.unit.llama.schema_types import TYPES

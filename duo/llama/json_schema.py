@@ -1,29 +1,91 @@
-"""Forms: JSON schemas as llguidance is given them: rewritten into what it enforces.
+"""A script: writes the Lark grammar (llguidance) of JSON schemas, before a model is loaded or a request waits.
 
-Nothing is left to combine, and what llguidance 1.9 enforces wrongly is written otherwise, or refused.
+Standard input has the arguments of written() in JSON, standard output the grammar, or, with exit status 1, why there is
+none. A signal: a limit was reached. It is started for every new schema, so it imports little.
+
+A schema is read (schema_documents.py), made a union of alternatives (schema_cases.py) and rewritten here into what
+llguidance enforces: nothing is left to combine, and what llguidance 1.9 enforces wrongly is written otherwise, or
+refused.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
-from duo.llama.schema_alternatives import MOST, Alternative, of_property
-from duo.llama.schema_alternatives import others as others_of
-from duo.llama.schema_cases import Schema
+from duo.llama.schema_cases import MOST, Alternative, Schema, of_property
+from duo.llama.schema_cases import others as others_of
 from duo.llama.schema_documents import Documents, Unsupported
 
+MARK = "%llguidance"  # what a Lark grammar begins with, for llama.cpp, too
+MAX_S = 1.0  # CPU time
+HUNG_S = 60.0  # after which a process is not waited for, whatever the machine is doing
+_MAX_MEMORY = 2**28
+_QUOTED = re.compile(r"^ *\d+ \| ", re.MULTILINE)
+_WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 # As in llama.cpp's grammars of schemas: without a limit, a model may write spaces to the end.
 _OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,20})?", "json_allow_general_unicode_escapes": True}
 _NO_ESCAPES = {"json_allow_general_unicode_escapes": False, "json_allowed_escapes": 'nrbtf"\\'}
 _LENIENT = {"lenient": True, "coerce_one_of": True}
 _DEFINITIONS = 4000
 _CLASSES = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])", re.DOTALL)
-_BOUNDS = {"inimum": 1, "aximum": -1}
+_BOUNDS = {"low": ("inimum", 1), "high": ("aximum", -1)}  # of an Alternative: its name here, and its sign
 _GAP = Fraction(1, 10**9)  # beside a whole exclusive bound that is less than 1 from the other
+
+
+def main() -> None:
+    """Write it; exits with a reason if there is none."""
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY,) * 2)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, MAX_S)
+    text = ""
+    try:
+        text = written(**json.load(sys.stdin))
+        said = refusal(text)
+    except (Unsatisfiable, Unsupported) as error:
+        said = str(error)
+    except RecursionError:
+        said = "it is nested too deeply"
+    sys.stdout.buffer.write((said or text).encode("utf-8", "replace"))
+    sys.exit(bool(said))
+
+
+def written(schemas: Sequence[object], rules: Sequence[str], n_lenient: int) -> str:
+    """The grammar; see schemas_grammar(). Raises Unsatisfiable, Unsupported, RecursionError."""
+    values = []
+    for i, schema in enumerate(schemas):
+        value = rewritten({"type": "object"} if schema == {} else schema, is_lenient=i < n_lenient)
+        values.append(f"s{i}: %json {json.dumps(value)}")
+    return "\n".join([f"{MARK} {{}}", *rules, *values])
+
+
+def refusal(text: str) -> str:
+    """Why llguidance refuses a grammar, or nothing."""
+    from llguidance import LLMatcher, LLTokenizer  # noqa: PLC0415 - within the limits
+
+    # As it is applied later: validate_grammar() leaves out what may take long.
+    matcher = LLMatcher(LLTokenizer("byte"), text, log_level=0)
+    if matcher.is_error():
+        return reason(matcher.get_error())
+    has_text = any(matcher.compute_bitmask()) and "NoExtensionBias" not in matcher.get_error()
+    return "" if has_text else "no text can satisfy it"
+
+
+def reason(error: str) -> str:
+    """Why llguidance refuses a grammar, in one line: the first and the last before it quotes the grammar."""
+    first, *more = _QUOTED.split(error.strip())[0].strip().splitlines() or ["llguidance gives no reason"]
+    more = [line.strip().removeprefix("error: ") for line in more if not line.startswith("  while processing")]
+    found = " ".join([_WHERE.sub("", first), *more[-1:]]).replace("Unsatisfiable schema", "no text can satisfy it")
+    found = found.replace("regex parse error", "pattern: regex parse error")
+    found = found.replace("patternProperty regexes", "patternProperties or propertyNames: patterns")
+    return found.replace("fuel exhausted", "simplify patterns, multipleOf or limits: fuel exhausted")[:300]
 
 
 class Unsatisfiable(Exception):
@@ -159,24 +221,24 @@ def _string(one: Alternative) -> Any:
 def _number(one: Alternative) -> Any:
     if "enum" in one:
         return {"enum": [_exact("enum", value) for value in one["enum"]]}
-    bounds: dict[str, tuple[Fraction, bool]] = {}  # those above are negated; whether they are exclusive
-    for name, sign in _BOUNDS.items():
-        several = [(one[key] * sign, key[0] == "e") for key in (f"m{name}", f"exclusiveM{name}") if key in one]
-        if several:
-            value, is_exclusive = max(several)
-            if "integer" in one:
-                value, is_exclusive = Fraction(math.floor(value) + 1 if is_exclusive else math.ceil(value)), False
-            if value > MOST:
-                raise Unsupported(f"m{name}, exclusiveM{name}: beyond {MOST}")
-            bounds[name] = max((value, is_exclusive), (Fraction(-MOST), False))
+    bounds: dict[str, tuple[Fraction, bool]] = {}
+    for key in [key for key in _BOUNDS if key in one]:
+        value, is_exclusive = one[key]
+        if "integer" in one:
+            value, is_exclusive = Fraction(math.floor(value) + 1 if is_exclusive else math.ceil(value)), False
+        if value > MOST:
+            name = _BOUNDS[key][0]
+            raise Unsupported(f"m{name}, exclusiveM{name}: beyond {MOST}")
+        bounds[key] = max((value, is_exclusive), (Fraction(-MOST), False))
     width = -sum(value for value, _ in bounds.values()) if len(bounds) == 2 else 1
     found: dict[str, Any] = {"type": "integer" if "integer" in one else "number"}
     found |= {"multipleOf": _exact("multipleOf", one["multipleOf"])} if "multipleOf" in one else {}
-    for name, (value, is_exclusive) in bounds.items():
+    for key, (value, is_exclusive) in bounds.items():
+        name, sign = _BOUNDS[key]
         is_near = is_exclusive and width < 1 and value.denominator == 1
         if is_near and (width <= 2 * _GAP or abs(value) > 10**5):
-            raise Unsupported(f"exclusiveM{name}: {value * _BOUNDS[name]} is near the other bound")
-        bound = _exact(f"m{name}", (value + _GAP if is_near else value) * _BOUNDS[name])
+            raise Unsupported(f"exclusiveM{name}: {value * sign} is near the other bound")
+        bound = _exact(f"m{name}", (value + _GAP if is_near else value) * sign)
         found[f"exclusiveM{name}" if is_exclusive and not is_near else f"m{name}"] = bound
     return found if width >= 0 else None
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-
 class Settings(TypedDict, total=False):
     """Settings of duo.load(): see EngineConfig."""
 
@@ -50,7 +49,6 @@ class Settings(TypedDict, total=False):
     turn_tokens: int
     warmup: bool
     n_predict: int
-
 
 class TextOptions(TypedDict, total=False):
     """Options of Engine.stream(), generate() and others: see GenerationConfig."""

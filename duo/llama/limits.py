@@ -1,19 +1,84 @@
-"""What the control groups of this process allow, versions 1 and 2: the limits of a container, or of a service.
+"""Limits: the memory and the CPUs that this process may use, and what is said if memory is lacking.
 
-Each level counts, from the group of the process to the root of what is mounted.
+The limits of a container, or of a service, are those of its control groups, versions 1 and 2. Each level counts, from
+the group of the process to the root of what is mounted.
 """
 
+import ctypes
 import functools
+import math
+import os
 import re
+import resource
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import psutil
+
+from duo.errors import MemoryLimitError, ModelError
+
+_SHORTAGE = re.compile("(cannot|could not|failed to|unable to) allocate|insufficient memory|out of memory|bad_alloc"
+                       "|mem_buffer != NULL", re.IGNORECASE)  # fmt: skip
 _ROOT = Path("/")
 _GROUP = re.compile(r"^\d+:([^:\n]*):(.*)$", re.MULTILINE)  # cgroups(7)
 _MOUNT = re.compile(r"(?:\S+ ){3}(\S+) (\S+) .*? - cgroup(2?) \S+ (\S+)")  # proc_pid_mountinfo(5)
 _NONE = 1 << 60  # version 1 has no word for memory without a limit, but a large number
+
+
+def available_bytes() -> int:
+    """Memory available without swapping, in bytes, within the limits of a container or service and of `ulimit -v`."""
+    free: int = psutil.virtual_memory().available
+    if (left := memory_left()) is not None:
+        free = min(free, int(left.value))
+    return int(max(0, min(free, _ulimit_bytes() - psutil.Process().memory_info().vms)))
+
+
+def _ulimit_bytes() -> float:
+    """What `ulimit -v` lets this process have in all."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return math.inf if most == resource.RLIM_INFINITY else most
+
+
+def of_size(n_bytes: float) -> str:
+    """This many bytes, for people."""
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+def shortage(log: str, needs: str) -> str:
+    """That memory is lacking, and what was needed, if llama.cpp's `log` says that; else empty."""
+    line = re.sub(".*error loading model[^:]*: ", "", next(filter(_SHORTAGE.search, log.splitlines()), ""))
+    limit = " within the limit of this process" if _ulimit_bytes() < math.inf else ""
+    free = f"{of_size(available_bytes())} of this machine's memory are available{limit}"
+    return line and f"out of memory: {needs}, and {free} ({line})"
+
+
+def failure(name: object, log: str, needs: str, otherwise: str) -> ModelError:
+    """The error of `name`, a file: see shortage(); or else `otherwise`."""
+    short = shortage(log, needs)
+    return MemoryLimitError(f"{name}: {short}") if short else ModelError(f"{name}: {otherwise}")
+
+
+def peak_bytes() -> int:
+    """Peak resident memory of this process in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def trim() -> None:
+    """Return freed memory to the system, with glibc: it keeps an arena per thread."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def uses_host_memory() -> bool:
+    """Whether devices may take the host's memory when their own is full, because the user said so."""
+    return any(os.environ.get(name) for name in ("GGML_VK_ALLOW_SYSMEM_FALLBACK", "GGML_CUDA_ENABLE_UNIFIED_MEMORY"))
+
+
+# Control groups
 
 
 @dataclass(frozen=True, slots=True)
