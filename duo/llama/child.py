@@ -1,6 +1,8 @@
-"""Child: the command line of a process that runs a function of duo."""
+"""Child: the command line of a process that runs a function of duo, and the end of such a process."""
 
+import os
 import sys
+import threading
 
 from duo.errors import BusyError
 
@@ -26,3 +28,14 @@ def call(module: str, *arguments: str, function: str = "main") -> list[str]:
         f"import sys; sys.path = list(filter(None, sys.path)); from {module} import {function}; sys.exit({function}())"
     )
     return [sys.executable, "-c", code, *arguments]
+
+
+def end_with_stdin() -> None:
+    """From now on, exit at once when standard input is closed."""
+
+    def wait_for_eof() -> None:
+        while os.read(0, 4096):  # not sys.stdin, which Python could not close at exit
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait_for_eof, name="duo-stdin", daemon=True).start()

@@ -19,7 +19,6 @@ from duo.llama import child
 from duo.llama.build import CPU
 from duo.llama.devices import Device, find_devices, gpus, refuses, serve
 from duo.models.storage import cache_dir
-from duo.remote.process import end_with_stdin
 
 _LOOK_S = 0.1
 
@@ -58,7 +57,7 @@ def rpc_server(options: RpcServerOptions) -> int:
 
 def _serve(options: RpcServerOptions, address: str, devices: Sequence[Device], n_threads: int) -> None:
     """Serve until standard input is closed; returns only on failure."""
-    end_with_stdin()
+    child.end_with_stdin()
     cache = cache_dir() / "rpc"
     if options.cache:
         with blame("--cache", cache, UsageError):

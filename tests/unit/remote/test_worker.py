@@ -1,11 +1,10 @@
-"""DraftClient: real connections between a lead and drafts over fakes, also over a bad network."""
+"""DraftWorker: real connections between a lead and drafts over fakes, also over a bad network."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +14,8 @@ from duo.config import SamplingConfig
 from duo.engine.cores import usable_cores
 from duo.errors import LinkError, UsageError
 from duo.http.listener import Listener
-from duo.remote.messages import Begin, CandidateMessage, Message, Refused, Text, encode
-from duo.remote.worker import DraftClient, Refusal, RemoteTarget
-from duo.remote.worker import hello as client_hello
+from duo.remote.messages import Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
+from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, FakeContext
 from tests.proxy import Proxy
@@ -31,9 +29,9 @@ def drafting(
     port: int,
     make_context: Callable[[int], FakeContext] = lambda n_ctx: FakeContext(n_ctx=n_ctx, n_batch=64),
     **options: Any,
-) -> Iterator[DraftClient]:
+) -> Iterator[DraftWorker]:
     """A client that runs on a thread of its own."""
-    client = DraftClient(f"127.0.0.1:{port}", hello(), make_context, **options)
+    client = DraftWorker(f"127.0.0.1:{port}", hello(), make_context, **options)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(client.run)
         try:
@@ -84,7 +82,7 @@ def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkey
     monkeypatch.setattr("duo.remote.connection.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
     wrong = hello(token="wrong")
     with pytest.raises(Refusal) as raised:
-        DraftClient(f"127.0.0.1:{stage.port}", wrong, lambda _: FakeContext()).run()
+        DraftWorker(f"127.0.0.1:{stage.port}", wrong, lambda _: FakeContext()).run()
     assert str(raised.value) == "the lead refused this draft: ?[2J?]0;mine?go away?"
 
 
@@ -102,7 +100,7 @@ def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
 @pytest.mark.parametrize("url", ["", "ws://", "ftp://a", "file:///a"])
 def test_urls_that_name_no_lead(url: str) -> None:
     with pytest.raises(UsageError, match="ws://host:port"):
-        DraftClient(url, hello(), lambda _: FakeContext())
+        DraftWorker(url, hello(), lambda _: FakeContext())
 
 
 def test_a_bad_network_changes_no_text(stage: Stage) -> None:
@@ -147,18 +145,37 @@ class SavingContext(FakeContext):
         return True
 
 
-def test_conversations_in_turns_are_read_once() -> None:
-    context = SavingContext(n_batch=64)
-    client = DraftClient("lead:1", hello(), lambda _: context)
-    cache, known = client._cache_for(1000), list[int]()
-    texts = [[3 + i] * 50 for i in range(3)]
-    for i in (0, 1, 0, 2, 1, 0):
-        text = texts[i] = [*texts[i], 9]
-        begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, text, False)
-        with client._draft(cache, begin, lambda _: None) as target:
-            known.append(context.n_past)
-            target.update(Text(SERIAL, EPOCH, len(text), [], True))
-            until(lambda: context.n_past >= len(text))  # noqa: B023 - it ends within the loop
+def test_conversations_in_turns_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, known, texts = SavingContext(n_batch=64), list[int](), [[3 + i] * 50 for i in range(3)]
+    worker = DraftWorker("lead:1", hello(), lambda _: context)
+
+    class Lead:
+        """A connection on which a lead begins texts, and lets the draft read each."""
+
+        socket = SimpleNamespace(shutdown=lambda _: None)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            worker.stop()
+
+        def send(self, data: bytes) -> None:
+            pass
+
+        def recv(self, timeout: float) -> bytes:
+            return encode(Welcome(1000))
+
+        def __iter__(self) -> Iterator[bytes]:
+            for i in (0, 1, 0, 2, 1, 0):
+                text = texts[i] = [*texts[i], 9]
+                yield encode(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, text, False))
+                known.append(context.n_past)
+                yield encode(Text(SERIAL, EPOCH, len(text), [], True))
+                until(lambda: context.n_past >= len(text))  # noqa: B023 - it ends within the loop
+
+    monkeypatch.setattr("duo.remote.worker.connect", lambda *_, **__: Lead())
+    worker.run()
     assert known == [0, 0, 51, 0, 51, 52]
 
 
@@ -245,11 +262,3 @@ def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
         bench.tell(8, [9], epoch=EPOCH + 2)
     bench.tell(7, [], epoch=EPOCH + 1, may_draft=False)
     assert not bench.has_room
-
-
-def test_a_hello_of_a_model_whose_name_is_not_unicode() -> None:
-    head = SimpleNamespace(tokens=[b"a"])
-    model: Any = SimpleNamespace(
-        path=Path("m\udcff.gguf"), header=head, vocab_type=1, n_vocab=1, bos=0, eos=0, adds_bos=True, adds_eos=False
-    )
-    assert b"m?" in encode(client_hello("token", model))
