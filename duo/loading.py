@@ -27,7 +27,7 @@ from duo.llama.heads import check_pair
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
-from duo.models.families import family_of
+from duo.models.draft_files import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
 from duo.models.profiles import Profile, kept_threads

@@ -23,8 +23,7 @@ from duo.errors import DuoError, PromptError
 from duo.llama.gguf_header import GgufHeader, head_kind
 from duo.loading import load, load_model
 from duo.models.demo import demo_pair
-from duo.models.draft_files import check_draft, find_candidates
-from duo.models.families import family_of
+from duo.models.draft_files import check_draft, family_of, find_candidates
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import find_model
 from duo.speculation.schedule import Schedule, fastest
