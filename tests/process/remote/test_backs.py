@@ -99,21 +99,6 @@ def test_a_back_that_hangs_and_one_that_is_ready_within_a_text(
         assert stream.finish() == plain[STORY]
 
 
-def test_a_local_draft_stands_by_behind_a_back(plain: dict[str, str], demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    with LeadProcess(target, *OPTIONS, "-md", draft, "-td", "1", "--no-profile", before=SLOW_TARGET) as lead:
-        with connected(draft, lead.port) as back:
-            stream = lead.stream(PROMPT, N)
-            lead.wait_for("draft .* is in use")
-            stream.wait_for_pieces(4)
-            back.send(signal.SIGTERM)
-            assert back.finish() == 0
-            back.wait_for("disconnected from the lead")
-            assert stream.finish() == plain[PROMPT]
-        wait_until(lambda: lead.metric("duo:workers_connected") == 0)
-        write_until_accepted(lead, plain)
-
-
 def test_interleaved_and_paused_texts_while_backs_are_killed(tmp_path: Path) -> None:
     target, draft = tiny_llama(tmp_path / "target.gguf", depth=0.05), tiny_llama(tmp_path / "draft.gguf", depth=0.02)
     dice, common = random.Random(4), ("--exact", "-c", "600", "--lookup", "off")

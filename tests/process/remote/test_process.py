@@ -28,19 +28,6 @@ def worker_of(model: Path, **options: Any) -> OwnWorker:
     return OwnWorker("the draft", plan, RemoteDrafts())
 
 
-def test_modules_in_the_current_directory_are_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("secrets", "socket", "duo"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
-    monkeypatch.chdir(tmp_path)
-    with worker_of(tmp_path / "none.gguf") as worker:
-        worker.start(None)
-        wait_until(lambda: "the draft: " in caplog.text)
-    assert "imported from the current directory" not in caplog.text
-    assert "none.gguf" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("devices", "said"), [(("GPU99",), r"the draft: .*GPU99"), ((), r"recurrent\.gguf cannot roll back its cache")]
 )

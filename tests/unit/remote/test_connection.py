@@ -61,26 +61,6 @@ def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     assert not stage.drafts.connected
 
 
-def test_candidates_that_do_not_fit_are_stale(stage: Stage, joined: Back, begin: Begin) -> None:
-    n = len(begin.tokens)
-    of_other_texts = [{"serial": begin.serial - 1}, {"serial": begin.serial + 1}, {"epoch": begin.epoch + 1}]
-    of_other_places = [{"position": 0, "token": 0}, {"position": n + 1}, {"position": 2**31 - 1}]
-    of_others = [*of_other_texts, *of_other_places, {"n_known": 0}]
-    for stale in of_others:
-        joined.say(candidate(begin, **stale))
-    stage.wait_for("stale", len(of_others))
-    stage.finish()
-    assert stage.n_accepted == 0
-    assert len(stage.drafts.connected) == 1
-
-
-def test_a_candidate_builds_on_accepted_tokens_only(stage: Stage, joined: Back, begin: Begin) -> None:
-    n = len(begin.tokens)
-    joined.say(candidate(begin), candidate(begin, n_known=n + 1, position=n + 1))
-    stage.wait_for("stale", 1)
-    stage.finish()
-
-
 def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: Back, begin: Begin) -> None:
     joined.say(Unable(begin.serial))
     until(lambda: stage.drafts.choose(has_other=False) is None)

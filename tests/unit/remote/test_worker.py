@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,10 +19,10 @@ from duo.remote.messages import Begin, CandidateMessage, Message, Refused, Text,
 from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, FakeContext
-from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
 from tests.unit.remote.backs import FINGERPRINT, N_AHEAD, N, Stage, hello
+from tests.unit.remote.proxy import Proxy
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def test_urls_that_name_no_lead(url: str) -> None:
 def test_a_bad_network_changes_no_text(stage: Stage) -> None:
     chances = {"cut": 0.05, "twice": 0.1, "swap": 0.1, "spoil": 0.1}
     n_accepted = n_texts = 0
-    with Proxy(stage.port, delay_s=0.001, seed=1, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
+    with Proxy(stage.port, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
         while not (n_accepted and chances.keys() <= proxy.counts.keys()):
             until(lambda: stage.drafts.connected)
             n_accepted += write(stage)
@@ -179,41 +180,27 @@ def test_conversations_in_turns_are_read_once(monkeypatch: pytest.MonkeyPatch) -
     assert known == [0, 0, 51, 0, 51, 52]
 
 
-class Bench(RemoteTarget):
-    """One that counts what it has sent, and how often it has cancelled the draft's decode."""
+def asked(*, may_draft: bool = True) -> tuple[RemoteTarget, list[Message], Mock]:
+    """What stands for the lead of one text, what it sends, and what cancels the draft's decode."""
+    sent, cancel = list[Message](), Mock()
+    begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft)
+    return RemoteTarget(begin, sent.append, cancel), sent, cancel
 
-    def __init__(self, *, may_draft: bool = True) -> None:
-        self.sent: list[Message] = []
-        self.n_cancelled = 0
-        begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft)
-        super().__init__(begin, self.send, self.cancel)
 
-    def send(self, message: Message) -> None:
-        self.sent.append(message)
-
-    def cancel(self) -> None:
-        self.n_cancelled += 1
-
-    @property
-    def position(self) -> int:
-        return self._next
-
-    def tell(
-        self, position: int, tokens: list[int], *, serial: int = SERIAL, epoch: int = EPOCH, may_draft: bool = True
-    ) -> None:
-        self.update(Text(serial, epoch, position, tokens, may_draft))
+def told(position: int, tokens: list[int], epoch: int = EPOCH, *, serial: int = SERIAL, may_draft: bool = True) -> Text:
+    return Text(serial, epoch, position, tokens, may_draft)
 
 
 def test_an_order_to_continue_and_the_end_wake_the_draft_and_tokens_alone_do_not() -> None:
-    bench, woken = Bench(may_draft=False), list[bool]()
-    thread = threading.Thread(target=lambda: woken.extend(bench.wait_for_room() for _ in range(2)), daemon=True)
+    target, woken = asked(may_draft=False)[0], list[bool]()
+    thread = threading.Thread(target=lambda: woken.extend(target.wait_for_room() for _ in range(2)), daemon=True)
     thread.start()
-    bench.tell(3, [7], may_draft=False)
-    bench.tell(4, [7], epoch=EPOCH + 1, may_draft=False)
+    target.update(told(3, [7], may_draft=False))
+    target.update(told(4, [7], EPOCH + 1, may_draft=False))
     assert woken == []
-    bench.tell(5, [])
+    target.update(told(5, []))
     until(lambda: woken)
-    bench.close()
+    target.close()
     thread.join(60)
     assert woken[0]
     assert not thread.is_alive()
@@ -222,43 +209,42 @@ def test_an_order_to_continue_and_the_end_wake_the_draft_and_tokens_alone_do_not
 def test_nothing_is_sent_under_the_lock() -> None:
     """A connection that blocks must not keep the lead's messages from being handled."""
 
-    class Blocked(Bench):
-        def send(self, message: Message) -> None:
-            update = threading.Thread(target=lambda: self.tell(3, [7]), daemon=True)
-            update.start()
-            update.join(timeout=30)
-            assert not update.is_alive()
+    def send(_: Message) -> None:
+        update = threading.Thread(target=lambda: target.update(told(3, [7])), daemon=True)
+        update.start()
+        update.join(timeout=30)
+        assert not update.is_alive()
 
-    target = Blocked()
+    target = RemoteTarget(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, [*PROMPT], True), send, Mock())
     target.publish(EPOCH, 3, Candidate(7, 1.0), 1, 0.1)
     assert target.begin()[:2] == (EPOCH, [*PROMPT, 7])
 
 
-def draft(bench: Bench, token: int, epoch: int = EPOCH) -> tuple[list[int], bool]:
-    """Draft one token: what the draft is told before, and whether its token was of use."""
-    told = bench.begin()
-    assert told.epoch == epoch
-    return told.tokens, bench.publish(EPOCH, bench.position, Candidate(token, 1.5), 2, 0.25)
-
-
 def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
-    bench = Bench()
-    assert draft(bench, 1) == (PROMPT, True)
-    bench.tell(3, [1])
-    assert draft(bench, 5) == ([1], True)
-    assert bench.sent[-1] == CandidateMessage(SERIAL, EPOCH, 4, 4, 5, 1.5, 2, 0.25)
-    bench.tell(4, [5, 2])
-    assert draft(bench, 7) == ([5, 2], False), "it comes late and is wrong, which the lead learns from"
-    for _ in range(AHEAD):
-        assert bench.has_room
-        draft(bench, 0)
-    assert (bench.has_room, bench.n_cancelled, len(bench.sent)) == (False, 0, 3 + AHEAD)
-    bench.tell(6, [], serial=SERIAL - 1, epoch=9)
-    bench.tell(6, [8], epoch=EPOCH + 1)
-    assert (bench.has_room, bench.n_cancelled) == (True, 1)
-    assert draft(bench, 0, EPOCH + 1) == ([8], False), "of the old epoch"
-    assert len(bench.sent) == 3 + AHEAD
+    target, sent, cancel = asked()
+
+    def draft(position: int, token: int, epoch: int = EPOCH) -> tuple[list[int], bool]:
+        """Draft one token: what the draft is told before, and whether its token was of use."""
+        update = target.begin()
+        assert update.epoch == epoch
+        return update.tokens, target.publish(EPOCH, position, Candidate(token, 1.5), 2, 0.25)
+
+    assert draft(3, 1) == (PROMPT, True)
+    target.update(told(3, [1]))
+    assert draft(4, 5) == ([1], True)
+    assert sent[-1] == CandidateMessage(SERIAL, EPOCH, 4, 4, 5, 1.5, 2, 0.25)
+    target.update(told(4, [5, 2]))
+    assert draft(5, 7) == ([5, 2], False), "it comes late and is wrong, which the lead learns from"
+    for position in range(6, 6 + AHEAD):
+        assert target.has_room
+        draft(position, 0)
+    assert (target.has_room, cancel.call_count, len(sent)) == (False, 0, 3 + AHEAD)
+    target.update(told(6, [], 9, serial=SERIAL - 1))
+    target.update(told(6, [8], EPOCH + 1))
+    assert (target.has_room, cancel.call_count) == (True, 1)
+    assert draft(7, 0, EPOCH + 1) == ([8], False), "of the old epoch"
+    assert len(sent) == 3 + AHEAD
     with pytest.raises(LinkError, match="after 7 tokens"):
-        bench.tell(8, [9], epoch=EPOCH + 2)
-    bench.tell(7, [], epoch=EPOCH + 1, may_draft=False)
-    assert not bench.has_room
+        target.update(told(8, [9], EPOCH + 2))
+    target.update(told(7, [], EPOCH + 1, may_draft=False))
+    assert not target.has_room
