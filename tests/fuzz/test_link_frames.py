@@ -20,8 +20,8 @@ from duo.remote.messages import Alive, Begin, CandidateMessage, End, Message, Re
 from duo.remote.worker import DraftWorker
 from tests.fakes import N_VOCAB, FakeContext
 from tests.fuzz.cases import cases
-from tests.unit.remote.backs import hello
 from tests.unit.remote.test_messages import samplings
+from tests.unit.remote.workers import hello
 
 MOST = 2**31 - 1
 

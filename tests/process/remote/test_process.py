@@ -96,7 +96,7 @@ def test_a_process_drafts_in_another_vocabulary(other_pair: tuple[Path, Path], t
     assert (found["vocabulary"], found["drafted"] > 0) == ("translated", True)
 
 
-def test_a_back_of_a_run_needs_the_vocabulary_of_the_target(other_pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_worker_of_a_run_needs_the_vocabulary_of_the_target(other_pair: tuple[Path, Path], tmp_path: Path) -> None:
     target, draft = other_pair
     plain, report = runner.duo("-m", target, *TEXT), tmp_path / "report.json"
     options = ("-m", target, *TEXT, "--back-port", "0", "--back-host", "0.0.0.0", "--back-token", "secret")
@@ -105,15 +105,15 @@ def test_a_back_of_a_run_needs_the_vocabulary_of_the_target(other_pair: tuple[Pa
         with BackProcess(draft, port, "--token", "secret") as refused:
             refused.wait_for("start it with --vocab and a GGUF file that has the target's vocabulary")
             assert refused.finish() == 1
-        with BackProcess(draft, port, "--token", "secret", "--vocab", target) as back:
-            back.wait_for("connected to the lead")
+        with BackProcess(draft, port, "--token", "secret", "--vocab", target) as worker:
+            worker.wait_for("connected to the lead")
             (tmp_path / "gate").touch()
             run.wait_for("draft .* is in use")
             assert run.finish() == 0
-            back.wait_for("the lead disconnected")
+            worker.wait_for("the lead disconnected")
     assert run.stdout == plain.stdout
     document = json.loads(report.read_text())
-    assert (document["draft"]["vocabulary"], document["draft"]["drafted"] > 0) == (None, True), "a back does not say"
+    assert (document["draft"]["vocabulary"], document["draft"]["drafted"] > 0) == (None, True), "a worker does not say"
     assert document["policy"]["latency_ms"] >= 0
     alone = runner.duo(*options)
-    assert (alone.status, alone.stdout) == (0, plain.stdout), "without a back it is a plain run"
+    assert (alone.status, alone.stdout) == (0, plain.stdout), "without a worker it is a plain run"

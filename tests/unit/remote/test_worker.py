@@ -21,8 +21,8 @@ from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, FakeContext
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
-from tests.unit.remote.backs import FINGERPRINT, N_AHEAD, N, Stage, hello
 from tests.unit.remote.proxy import Proxy
+from tests.unit.remote.workers import FINGERPRINT, N_AHEAD, N, Stage, hello
 
 
 @contextmanager
