@@ -69,8 +69,8 @@ def fit(
     _check_weights(models)
     if not any(model.rooms and model.n_layers is None for model in models):
         return target, draft
-    parts = [model.part for model in models]
-    layouts = [fill(parts[0])] if len(parts) == 1 else place(*parts)
+    footprints = [model.footprint for model in models]
+    layouts = [fill(footprints[0])] if len(footprints) == 1 else place(*footprints)
     placed = list(zip(models, layouts, strict=True))
     log.info(
         "layers on devices (%s): %s",
@@ -107,21 +107,21 @@ class _Placed:
         self.silent = [one for one in devices if one.kind == RPC and one.reported[0] == one.reported[1] > 0]
 
     @cached_property
-    def part(self) -> "Part":
+    def footprint(self) -> "Footprint":
         """What it needs. Reads the file."""
         size = model_size(self._config)
         buffers = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
         cache = tuple(size.cache_bytes(self._context))
-        return Part(self.rooms, (*size.layers, size.output), (*cache, 0), *buffers, self.n_layers)
+        return Footprint(self.rooms, (*size.layers, size.output), (*cache, 0), *buffers, self.n_layers)
 
     @property
     def required_bytes(self) -> int:
         """Weights of the layers that have to be on devices."""
-        return sum(self.part.weights[-max(0, self.n_layers) :]) if self.rooms and self.n_layers else 0
+        return sum(self.footprint.weights[-max(0, self.n_layers) :]) if self.rooms and self.n_layers else 0
 
     def summary(self, layout: "Layout") -> str:
         names = [name for name, n in layout.counts.items() if n]
-        n_all = len(self.part.weights)
+        n_all = len(self.footprint.weights)
         return f"{self._name} {layout.n_gpu_layers} of {n_all}" + (f" on {', '.join(names)}" if names else "")
 
     def placed(self, layout: "Layout") -> ModelConfig:
@@ -142,7 +142,7 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Footprint:
     """A model to place: the rooms for it, and the memory that it needs there, in bytes."""
 
     rooms: Sequence[Room]
@@ -171,7 +171,7 @@ class Layout:
         return sum(self.counts.values())
 
 
-def place(target: Part, draft: Part) -> tuple[Layout, Layout]:
+def place(target: Footprint, draft: Footprint) -> tuple[Layout, Layout]:
     """Place both models: see above."""
     free = _free([*target.rooms, *draft.rooms])
     ways = []
@@ -200,7 +200,7 @@ def _less(free: Mapping[str, int], layout: Layout) -> dict[str, int]:
     return {name: size - layout.used.get(name, 0) for name, size in free.items()}
 
 
-def fill(model: Part, free: Mapping[str, int] | None = None) -> Layout:
+def fill(model: Footprint, free: Mapping[str, int] | None = None) -> Layout:
     """Place one model: as many layers as fit, or the required number, in proportion to the free memory.
 
     `free`: usable bytes in each room, 0 for rooms not named there; None: what the rooms have, less the margin.
@@ -240,7 +240,7 @@ def _parts(sizes: Sequence[int], counts: Iterable[int]) -> list[int]:
     return [sum(sizes[a:b]) for a, b in pairwise(ends)]
 
 
-def _seconds(model: Part, layout: Layout) -> dict[str, float]:
+def _seconds(model: Footprint, layout: Layout) -> dict[str, float]:
     """Seconds that one token takes in each room and on the host."""
     parts = _parts(model.weights, layout.counts.values())
     seconds = {name: part / _DEVICE_BYTES_PER_S for name, part in zip(layout.counts, parts, strict=True)}

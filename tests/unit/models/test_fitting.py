@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.models.fitting import MARGIN, Part, Room, fill, place
+from duo.models.fitting import MARGIN, Footprint, Room, fill, place
 
 M = 1 << 20
 
 
-def part(n_layer: int, layer: int, cache: int, output: int, overhead: int) -> Part:
+def part(n_layer: int, layer: int, cache: int, output: int, overhead: int) -> Footprint:
     """Of equal layers; sizes in MiB."""
-    return Part((), (*n_layer * [layer * M], output * M), (*n_layer * [cache * M], 0), overhead * M)
+    return Footprint((), (*n_layer * [layer * M], output * M), (*n_layer * [cache * M], 0), overhead * M)
 
 
 TARGET = part(10, layer=900, cache=100, output=500, overhead=100)  # 10,600 MiB
@@ -72,13 +72,13 @@ def devices(draw: st.DrawFn, names: str = "ABC") -> list[Room]:
 
 
 @st.composite
-def models(draw: st.DrawFn, names: str = "ABC") -> Part:
+def models(draw: st.DrawFn, names: str = "ABC") -> Footprint:
     weights = draw(st.lists(SIZES, min_size=2, max_size=7))
     cache = draw(st.lists(SIZES, min_size=len(weights) - 1, max_size=len(weights) - 1))
-    return Part(draw(devices(names)), tuple(weights), (*cache, 0), draw(SIZES), draw(SIZES))
+    return Footprint(draw(devices(names)), tuple(weights), (*cache, 0), draw(SIZES), draw(SIZES))
 
 
-def taken(model: Part, counts: Iterable[int]) -> list[int]:
+def taken(model: Footprint, counts: Iterable[int]) -> list[int]:
     """Bytes on each device with so many of the last layers on it."""
     sizes, counts = model.sizes, list(counts)
     buffers = model.overhead + (model.staging if sum(counts) < len(sizes) else 0)
@@ -87,7 +87,7 @@ def taken(model: Part, counts: Iterable[int]) -> list[int]:
 
 
 @given(models(), st.data())
-def test_fill_is_optimal_and_monotonic(model: Part, data: st.DataObject) -> None:
+def test_fill_is_optimal_and_monotonic(model: Footprint, data: st.DataObject) -> None:
     """No other split holds more layers, and more room never holds fewer; a requested number is placed in any case."""
     most, rooms, n_all = 0, model.rooms, len(model.sizes)
     for ends in combinations_with_replacement(range(n_all + 1), len(rooms)):
@@ -107,7 +107,7 @@ def test_fill_is_optimal_and_monotonic(model: Part, data: st.DataObject) -> None
 
 
 @given(models("ABC"), models("BCD"))
-def test_no_device_exceeds_its_room(target: Part, draft: Part) -> None:
+def test_no_device_exceeds_its_room(target: Footprint, draft: Footprint) -> None:
     size = dict([*target.rooms, *draft.rooms])
     target = replace(target, rooms=[Room(room.name, size[room.name]) for room in target.rooms])
     used = dict.fromkeys(size, 0)
@@ -118,7 +118,7 @@ def test_no_device_exceeds_its_room(target: Part, draft: Part) -> None:
 
 
 @given(models(), st.one_of(st.none(), st.integers(0, 8)))
-def test_llama_cpp_splits_as_planned(model: Part, n_layers: int | None) -> None:
+def test_llama_cpp_splits_as_planned(model: Footprint, n_layers: int | None) -> None:
     """llama-model.cpp, load_tensors(): the device of a layer is found by an upper bound among float32 shares."""
     layout = fill(replace(model, n_layers=n_layers))
     if not layout.n_gpu_layers:
