@@ -23,7 +23,7 @@ from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.errors import DecodeError
-from duo.remote.worker import DraftClient
+from duo.remote.worker import DraftWorker
 from duo.speculation.policy import Policy, policy_for
 
 _TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
@@ -123,12 +123,12 @@ class Emulation:
 
 def emulate_drafts(device: DeviceTimes, slow_down: float) -> None:
     """In the process of a draft: its contexts take these times from now on."""
-    begin = DraftClient.__init__
+    begin = DraftWorker.__init__
 
-    def emulating(self: DraftClient, url: Any, hello: Any, context: Any, *more: Any) -> None:
+    def emulating(self: DraftWorker, url: Any, hello: Any, context: Any, *more: Any) -> None:
         begin(self, url, hello, lambda n: Emulated(context(n), device, _Strict(slow_down)), *more)
 
-    DraftClient.__init__ = emulating  # type: ignore[assignment, method-assign]
+    DraftWorker.__init__ = emulating  # type: ignore[assignment, method-assign]
 
 
 class _Strict(Account):

@@ -27,7 +27,7 @@ from duo.llama.heads import check_pair
 from duo.llama.limits import available_bytes
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
-from duo.models.families import family_of
+from duo.models.draft_files import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
 from duo.remote.drafts import RemoteDrafts
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from duo.config.settings import Settings
-    from duo.remote.process import DraftProcess
+    from duo.remote.process import OwnWorker
 
 log = logging.getLogger("duo.loading")
 
@@ -146,7 +146,7 @@ def _load(
         profiles = _profiles(config, target_config, draft_config, uses_mtp=draft is target or has_layer)
         if draft_config is not None and draft is None:  # on RPC servers
             drafts = drafts or RemoteDrafts()
-            drafts.on_ready = stack.enter_context(_process(config, draft_config, target, drafts)).start
+            drafts.on_ready = stack.enter_context(_own_worker(config, draft_config, target, drafts)).start
             drafts.restore(profiles)
         slot = ModelPair(target, draft, config, drafts, profiles, translation, uses_layer=has_layer)
         stack.callback(_keep, profiles, slot, drafts)
@@ -194,9 +194,9 @@ def _find(
     return fit(target, draft, expected_context(config))
 
 
-def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
-    """The draft on RPC servers, in its own process, which ends if a server fails."""
-    from duo.remote.process import DRAFT_BATCH, DraftPlan, DraftProcess  # noqa: PLC0415 - as in _listen()
+def _own_worker(config: EngineConfig, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> OwnWorker:
+    """The worker for a draft on RPC servers, which alone ends if a server fails."""
+    from duo.remote.process import BATCH, OwnWorker, WorkerPlan  # noqa: PLC0415 - as in _listen()
 
     here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
     check_not_head(GgufHeader(draft.path))
@@ -205,9 +205,9 @@ def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: Re
     drafts.vocabulary = TRANSLATED if differs else SHARED
     n_threads = config.draft_n_threads or 1
     context = config.context(2 * config.drafting().n_max, n_threads, n_threads, 0)
-    context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=DRAFT_BATCH)
+    context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=BATCH)
     name, vocabulary = f"the draft on {', '.join(draft.rpc_servers)}", target.path if differs else None
-    return DraftProcess(name, DraftPlan(draft, context, config.warmup, vocabulary), drafts)
+    return OwnWorker(name, WorkerPlan("", draft, context, vocabulary, config.warmup), drafts)
 
 
 def _profiles(config: EngineConfig, target: ModelConfig, draft: ModelConfig | None, *, uses_mtp: bool) -> Profiles:

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -78,3 +79,14 @@ def child_command(module: str, *arguments: str, function: str = "main") -> list[
         f"import sys; sys.path = list(filter(None, sys.path)); from {module} import {function}; sys.exit({function}())"
     )
     return [sys.executable, "-c", code, *arguments]
+
+
+def end_with_stdin() -> None:
+    """From now on, exit at once when standard input is closed."""
+
+    def wait_for_eof() -> None:
+        while os.read(0, 4096):  # not sys.stdin, which Python could not close at exit
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait_for_eof, name="duo-stdin", daemon=True).start()

@@ -7,9 +7,9 @@ import os
 import re
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 from urllib.request import url2pathname
@@ -28,7 +28,6 @@ _LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)""", re.IGNORECASE)
 _TIMEOUT_S = 60.0  # without an answer
 
 Report = Callable[[int, int | None], None]
-Get = Callable[[httpx.URL], AbstractContextManager[httpx.Response]]
 
 
 def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
@@ -43,18 +42,17 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
         with httpx.Client(
             proxy=settings.get("proxy"),
             verify=_certificates(settings.get("cert")),
-            mounts={"file://": _FolderIndex()},
+            mounts={"file://": httpx.MockTransport(_read_file)},
             timeout=_TIMEOUT_S,
             follow_redirects=True,
         ) as client:
             for text in index_urls(settings):
-                index = httpx.URL(re.sub("^file:///", "file://localhost/", text))  # httpx wants a host
-                get = partial(_get, client, index)
+                index = _Index(client, httpx.URL(re.sub("^file:///", "file://localhost/", text)))  # httpx wants a host
                 try:
-                    if url := _find_wheel(get, index, requirement):
-                        return _download(get, url, sha256, folder, report)
+                    if url := index.find(requirement):
+                        return index.download(url, sha256, folder, report)
                 except httpx.HTTPError as error:
-                    reason = f"{index.host}: {root_cause(error)}"
+                    reason = f"{index.url.host}: {root_cause(error)}"
     except (httpx.InvalidURL, OSError, ValueError) as error:
         reason = error
     raise DownloadError(f"cannot download {requirement}: {reason}")
@@ -82,13 +80,11 @@ def index_urls(settings: dict[str, str]) -> list[str]:
     return f"{settings.get('index-url', _PYPI)} {settings.get('extra-index-url', '')}".split()
 
 
-class _FolderIndex(httpx.BaseTransport):
-    """A folder as an index."""
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        path = Path(url2pathname(request.url.path))
-        path = path / "index.html" if path.is_dir() else path
-        return httpx.Response(200, content=path.read_bytes()) if path.exists() else httpx.Response(404)
+def _read_file(request: httpx.Request) -> httpx.Response:
+    """A file, or the page of a folder, as the answer of an index."""
+    path = Path(url2pathname(request.url.path))
+    path = path / "index.html" if path.is_dir() else path
+    return httpx.Response(200, content=path.read_bytes()) if path.exists() else httpx.Response(404)
 
 
 def _certificates(named: str | None) -> ssl.SSLContext:
@@ -102,43 +98,47 @@ def _certificates(named: str | None) -> ssl.SSLContext:
     return context
 
 
-@contextmanager
-def _get(client: httpx.Client, index: httpx.URL, url: httpx.URL) -> Iterator[httpx.Response]:
-    """The answer, with the user and password in the address of the index if `url` is on the same server."""
-    is_same = (index.scheme, index.host, index.port) == (url.scheme, url.host, url.port)
-    auth = (index.username, index.password) if index.username and is_same else None
-    with client.stream("GET", url.copy_with(userinfo=b"", fragment=None), auth=auth) as response:
-        yield response
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """A package index."""
 
+    client: httpx.Client
+    url: httpx.URL
 
-def _find_wheel(get: Get, index: httpx.URL, requirement: str) -> httpx.URL | None:
-    """The address of the wheel in the page of its project (PEP 503); None if this index does not have it."""
-    name, _, version = requirement.partition("==")
-    project = canonicalize_name(name)
-    with get(index.join(f"{index.path.rstrip('/')}/{project}/")) as response:
-        if response.status_code == 404:
-            return None
-        response.raise_for_status()
-        links = _LINK.findall(response.read().decode("utf-8", "replace"))
-    found = (response.url.join(html.unescape(link)) for link in links)
-    first = f"{project.replace('-', '_')}-{version}-"
-    return next((url for url in found if _name(url).lower().startswith(first) and url.path.endswith(".whl")), None)
+    def _get(self, url: httpx.URL) -> AbstractContextManager[httpx.Response]:
+        """The answer, with the user and password in the address of the index if `url` is on the same server."""
+        index = self.url
+        is_same = (index.scheme, index.host, index.port) == (url.scheme, url.host, url.port)
+        auth = (index.username, index.password) if index.username and is_same else None
+        return self.client.stream("GET", url.copy_with(userinfo=b"", fragment=None), auth=auth)
+
+    def find(self, requirement: str) -> httpx.URL | None:
+        """The address of the wheel in the page of its project (PEP 503); None if this index does not have it."""
+        name, _, version = requirement.partition("==")
+        project = canonicalize_name(name)
+        with self._get(self.url.join(f"{self.url.path.rstrip('/')}/{project}/")) as response:
+            if response.status_code == 404:
+                return None
+            response.raise_for_status()
+            links = _LINK.findall(response.read().decode("utf-8", "replace"))
+        found = (response.url.join(html.unescape(link)) for link in links)
+        first = f"{project.replace('-', '_')}-{version}-"
+        return next((url for url in found if _name(url).lower().startswith(first) and url.path.endswith(".whl")), None)
+
+    def download(self, url: httpx.URL, sha256: str, folder: Path, report: Report) -> Path:
+        path, digest, done = folder / _name(url), hashlib.sha256(), 0
+        with self._get(url) as response, path.open("wb") as file:
+            response.raise_for_status()
+            total = int(response.headers.get("Content-Length") or 0) or None
+            for chunk in response.iter_bytes(MIB):
+                done += len(chunk)
+                digest.update(chunk)
+                file.write(chunk)
+                report(done, total)
+        if digest.hexdigest() != sha256:
+            raise ValueError("its checksum is wrong")
+        return path
 
 
 def _name(url: httpx.URL) -> str:
     return unquote(url.path).rpartition("/")[2]
-
-
-def _download(get: Get, url: httpx.URL, sha256: str, folder: Path, report: Report) -> Path:
-    path, digest, done = folder / _name(url), hashlib.sha256(), 0
-    with get(url) as response, path.open("wb") as file:
-        response.raise_for_status()
-        total = int(response.headers.get("Content-Length") or 0) or None
-        for chunk in response.iter_bytes(MIB):
-            done += len(chunk)
-            digest.update(chunk)
-            file.write(chunk)
-            report(done, total)
-    if digest.hexdigest() != sha256:
-        raise ValueError("its checksum is wrong")
-    return path

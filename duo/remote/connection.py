@@ -1,9 +1,10 @@
-"""The WebSocket that remote drafts connect to: which may, and the lead's side of each connection."""
+"""The WebSocket that draft workers connect to: which may, and the lead's side of each connection."""
 
 import asyncio
 import hmac
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,10 +26,10 @@ from duo.speculation.types import Candidate
 
 log = logging.getLogger("duo.remote")
 
-SPARE = 64  # messages that a draft may send beyond those that an order allows
+SPARE = 64  # messages that a worker may send beyond those that an order allows
 _MAX_CREDIT = 16384  # messages that it may send before the next order
 _MAX_CONFIDENCE = 50.0
-_FINAL = ("version", "token", "vocabulary")  # reasons that a draft is told; it does not connect again
+_FINAL = ("version", "token", "vocabulary")  # reasons that a worker is told; it does not connect again
 
 
 class ConnectionRejected(LinkError):
@@ -41,14 +42,14 @@ class ConnectionRejected(LinkError):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The conditions for a draft to connect."""
+    """The conditions for a draft worker to connect."""
 
-    token: str | None = ""  # that drafts must send; empty: any; None: the lead accepts no drafts
-    is_own: bool = False  # for the lead's own process, however many drafts are connected
-    hello_s: float = 5.0  # for a draft to send its first message
+    token: str | None = ""  # that workers must send; empty: any; None: the lead accepts none
+    hello_s: float = 5.0  # for a worker to send its first message
+    on_own: Callable[[], None] | None = None  # called when the lead's own has joined, however many are connected
 
     def check(self, data: bytes, target: Fingerprint | None) -> Hello:
-        """Decode and check a draft's first message; `target` is None while it is loading. Raises ConnectionRejected."""
+        """Decode and check a worker's first message; `target` is None while it loads. Raises ConnectionRejected."""
         if (version := messages.other_version(data)) is not None:
             versions = f"it uses protocol {version}, the lead {messages.VERSION}"
             raise ConnectionRejected("version", f"{versions}: use the same version of duo")
@@ -74,15 +75,16 @@ def draft_app(drafts: RemoteDrafts, admission: Admission, host: str) -> ASGIApp:
 
 
 def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
-    """The route that remote drafts connect to."""
+    """The route that draft workers connect to."""
 
     async def serve(socket: WebSocket) -> None:
         await socket.accept()
         client = socket.client
         peer = f"{client.host}:{client.port}" if client else "an unknown address"
         try:
-            await _serve(socket, drafts, admission, peer)
-        except Exception:  # not the draft's fault, and the lead can continue
+            if (connection := await _greet(socket, drafts, admission, peer)) is not None:
+                await connection.serve()
+        except Exception:  # not the worker's fault, and the lead can continue
             log.exception("internal error while serving the remote draft %s", peer)
         with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have disconnected
             await socket.close(TRY_LATER)
@@ -90,51 +92,31 @@ def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
     return WebSocketRoute(ROUTE, serve)
 
 
-async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> None:
-    """Serve a connection until it ends."""
+async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> "DraftConnection | None":
+    """Wait for the Hello, and answer it; None if it is refused."""
     try:
-        connection = await _greet(socket, drafts, admission, peer)
+        try:
+            data = await asyncio.wait_for(socket.receive_bytes(), admission.hello_s)
+        except (asyncio.TimeoutError, WebSocketDisconnect):
+            raise ConnectionRejected("silence", "it sent no Hello") from None
+        hello, wake = admission.check(data, drafts.target), asyncio.Event()
+        model = messages.printable(hello.model)
+        ring = partial(asyncio.get_running_loop().call_soon_threadsafe, wake.set)
+        draft = RemoteDraft(drafts, f"{model} at {peer}", model, ring)
+        if not drafts.join(draft, always=admission.on_own is not None):
+            raise ConnectionRejected("too many", "too many drafts are connected")
     except ConnectionRejected as rejection:
         drafts.count(f"refused: {rejection.reason}")
-        # While the model is loading, drafts keep trying.
+        # While the model is loading, workers keep trying.
         level = logging.DEBUG if rejection.reason == "loading" else logging.INFO
         log.log(level, "refused a draft at %s: %s", peer, rejection)
         if rejection.reason in _FINAL:
             with suppress(LinkError):
                 await _send(socket, Refused(str(rejection)))
-        return
-    draft, reason = connection.draft, "left"
-    tasks = [asyncio.create_task(work) for work in (connection.listen(), connection.give_orders())]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    except ConnectionRejected as rejection:
-        reason = rejection.reason
-        log.warning("draft %s: closing the connection: %s", draft.name, rejection)
-    except LinkError as error:  # it left, or does not read: uvicorn reports both alike
-        log.debug("draft %s: %s", draft.name, error)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        drafts.leave(draft, reason)
-        log.info("draft %s disconnected", draft.name)
-
-
-async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> "DraftConnection":
-    """Wait for the Hello, and answer it. Raises ConnectionRejected."""
-    try:
-        data = await asyncio.wait_for(socket.receive_bytes(), admission.hello_s)
-    except (asyncio.TimeoutError, WebSocketDisconnect):
-        raise ConnectionRejected("silence", "it sent no Hello") from None
-    hello = admission.check(data, drafts.target)
-    wake, model = asyncio.Event(), messages.printable(hello.model)
-    ring = partial(asyncio.get_running_loop().call_soon_threadsafe, wake.set)
-    draft = RemoteDraft(drafts, f"{model} at {peer}", model, ring)
-    if not drafts.join(draft, always=admission.is_own):
-        raise ConnectionRejected("too many", "too many drafts are connected")
+        return None
     log.info("draft %s connected", draft.name)
+    if admission.on_own is not None:
+        admission.on_own()
     return DraftConnection(socket, drafts, draft, wake)
 
 
@@ -155,7 +137,7 @@ async def _send(socket: WebSocket, message: Message) -> None:
 
 @dataclass(slots=True)
 class DraftConnection:
-    """Gives orders to a draft, and takes its candidates."""
+    """Gives orders to a draft worker, and takes its candidates."""
 
     socket: WebSocket
     drafts: RemoteDrafts
@@ -165,8 +147,26 @@ class DraftConnection:
     _serial: int = 0
     _credit: int = SPARE  # messages that it may send before the next order
 
-    async def listen(self) -> None:
-        """Handle what the draft sends until it disconnects. Raises ConnectionRejected."""
+    async def serve(self) -> None:
+        """Serve the connection until it ends."""
+        draft, reason = self.draft, "left"
+        tasks = [asyncio.create_task(work) for work in (self._listen(), self._give_orders())]
+        try:
+            await asyncio.gather(*tasks)
+        except ConnectionRejected as rejection:
+            reason = rejection.reason
+            log.warning("draft %s: closing the connection: %s", draft.name, rejection)
+        except LinkError as error:  # it left, or does not read: uvicorn reports both alike
+            log.debug("draft %s: %s", draft.name, error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.drafts.leave(draft, reason)
+            log.info("draft %s disconnected", draft.name)
+
+    async def _listen(self) -> None:
+        """Handle what the worker sends. Raises LinkError when it disconnects, or ConnectionRejected."""
         draft = self.draft
         async for data in self.socket.iter_bytes():
             message = _decode(data)
@@ -185,6 +185,7 @@ class DraftConnection:
             self._credit -= 1
             if self._credit < 0:
                 raise ConnectionRejected("flood", "it sends more messages than it was asked for")
+        raise LinkError("it disconnected")
 
     def _offer(self, message: CandidateMessage, request: RunningText, queue: RemoteQueue) -> bool:
         """Put a candidate into the queue. False if it is of no use."""
@@ -197,7 +198,7 @@ class DraftConnection:
             self.wake.set()  # there is an order to send
         return taken
 
-    async def give_orders(self) -> None:
+    async def _give_orders(self) -> None:
         """Send an order whenever there is something new. Slow readers get fewer, larger messages. Raises LinkError."""
         await _send(self.socket, messages.Welcome(self.drafts.n_ctx))
         while True:
@@ -207,7 +208,7 @@ class DraftConnection:
             self.wake.clear()
 
     def _next_message(self) -> Message | None:
-        """The next order; None: the draft has to know nothing new."""
+        """The next order; None: the worker has to know nothing new."""
         draft, current, begun = self.draft, self.draft.current, self._begun
         if current is None:  # the text has ended, or another draft is in use
             draft.waiting_since = self._begun = None

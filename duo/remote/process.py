@@ -1,4 +1,4 @@
-"""DraftProcess: a remote draft in a separate process on this machine, restarted whenever it ends."""
+"""The process of a draft worker: `duo back`, or OwnWorker, a child process that the lead starts and restarts."""
 
 import logging
 import math
@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from base64 import b64decode
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,64 +23,105 @@ from duo.engine.cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
 from duo.http.listener import Listener
-from duo.llama.build import child_command
+from duo.llama.build import child_command, end_with_stdin
 from duo.llama.context import Context
-from duo.llama.fingerprint import vocabulary_difference
+from duo.llama.fingerprint import Fingerprint, vocabulary_difference
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX, fit
+from duo.remote import messages
 from duo.remote.connection import Admission, draft_app
 from duo.remote.drafts import RemoteDrafts
-from duo.remote.worker import DraftClient, hello
+from duo.remote.worker import DraftWorker
 
 log = logging.getLogger("duo.process")
 
+BATCH = 128  # batch size of a draft worker, which sends a sign of life before each batch
 _TOKEN = "DUO_DRAFT_TOKEN"  # noqa: S105 - an environment variable
 _LOOPBACK = "127.0.0.1"
-DRAFT_BATCH = 128  # batch size of a remote draft, which sends a sign of life after each batch
-_POLL_S = 0.1  # interval of checks on a process that is starting
+_POLL_S = 0.1  # interval of checks on a process that is starting or ending
 _PATIENCE_S = 10.0  # before the text begins without the draft
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.25, 15.0  # before a restart
 _STEADY_S = 30.0  # run time after which the pauses begin anew
-_EXIT_S = 2.0  # for the process to exit by itself
 
 
 @dataclass(frozen=True, slots=True)
-class DraftPlan:
-    """The configuration of the process."""
+class WorkerPlan:
+    """What a draft worker is to do."""
 
+    lead: str  # its URL
     model: ModelConfig
     context: ContextConfig  # n_ctx: tokens beyond those of the lead's texts
+    vocabulary: Path | None = None  # file with the lead's vocabulary; None: it is the draft's
     warmup: bool = True  # whether to warm up contexts
-    vocabulary: Path | None = None  # file with the target's vocabulary, if it is another one
-    url: str = ""  # of the lead
+    n_ctx: int = 0  # of all contexts; 0: as the texts need
 
 
-class DraftProcess:
-    """Runs a draft in a separate process, inside `with`, and connects to it over loopback.
+@contextmanager
+def draft_worker(
+    plan: WorkerPlan, token: str, load: Callable[[ModelConfig], Model] = Model, cores: CoresInUse | None = None
+) -> Iterator[DraftWorker]:
+    """A worker with the draft of the plan, which `load` loads; `token` is the lead's.
 
-    A failure of that process, such as a lost RPC server, does not affect this one. When this process ends, for whatever
-    reason, that one does too: it reads end-of-file on its standard input.
+    Raises DuoError; UsageError if the model cannot draft.
+    """
+    config, _ = fit(plan.model, None, replace(plan.context, n_ctx=plan.n_ctx or DEVICE_CTX), name="draft")
+    with ExitStack() as stack:
+        target = model = stack.enter_context(closing(load(config)))
+        if not model.can_roll_back:
+            raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
+        translation = None
+        if plan.vocabulary is not None:
+            file = ModelConfig(plan.vocabulary, n_gpu_layers=0, devices=())
+            target = stack.enter_context(closing(Model(file, vocabulary_only=True)))
+            translation = Translation(target, model) if vocabulary_difference(target, model) else None
+
+        def context(n_text: int) -> Context:
+            n_draft = n_text if translation is None else math.ceil(MORE_TOKENS * n_text)
+            n_ctx = plan.n_ctx or min(model.n_ctx_train, n_draft + plan.context.n_ctx)
+            made = Context(model, replace(plan.context, n_ctx=n_ctx))
+            if plan.warmup:
+                warm_up(made, model, 2)
+            return made
+
+        name = messages.sendable(model.path.stem[:256])
+        hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target))
+        yield DraftWorker(plan.lead, hello, context, translation, cores)
+
+
+class OwnWorker:
+    """A draft worker of the lead's own: a child process, inside `with`, which connects over loopback.
+
+    A failure of that process, such as a lost RPC server, does not affect this one, which restarts it. When this process
+    ends, for whatever reason, that one does too: it reads end-of-file on its standard input.
     """
 
-    def __init__(self, name: str, plan: DraftPlan, drafts: RemoteDrafts) -> None:
+    def __init__(self, name: str, plan: WorkerPlan, drafts: RemoteDrafts) -> None:
         """Listen; `name` names the draft in log messages. Raises UsageError."""
         token = secrets.token_urlsafe()
-        self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), _LOOPBACK), _LOOPBACK, 0)
-        plan = replace(plan, url=f"ws://{_LOOPBACK}:{self._listener.port}")
+        app = draft_app(drafts, Admission(token, on_own=self._joined), _LOOPBACK)
+        self._listener = Listener(app, _LOOPBACK, 0)
+        plan = replace(plan, lead=f"ws://{_LOOPBACK}:{self._listener.port}")
         self._name = name
-        self._command = child_command("duo.remote.process", msgspec.json.encode(plan, enc_hook=str).decode())
+        self._command = child_command("duo.remote.process", msgspec.json.encode(plan, enc_hook=os.fsencode).decode())
         self._environment = os.environ | {_TOKEN: token}
         self._process: subprocess.Popen[str] | None = None
-        self._drafts = drafts
         self._stop = threading.Event()
-        self._is_settled = threading.Event()  # the draft has connected or failed
+        self._is_settled = threading.Event()  # the worker has connected or failed
         self._said = ""  # why it has failed, as logged last, until it connects again
+        self._usage_error = ""  # why it cannot run with these options
         self._thread = threading.Thread(target=self._run, name="duo-process")
-        self._usage_error: str | None = None  # why it cannot run with these options
 
-    def __enter__(self) -> "DraftProcess":
+    def __enter__(self) -> "OwnWorker":
         self._listener.__enter__()
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        while self._thread.is_alive():  # it may be starting a process
+            if self._process is not None:
+                self._process.kill()
+            self._thread.join(_POLL_S)
+        self._listener.close()
 
     def start(self, stop: threading.Event | None) -> None:
         """Start the process once; wait until it is ready, fails or `stop` is set. Raises UsageError for its options."""
@@ -89,25 +131,24 @@ class DraftProcess:
         end = time.monotonic() + _PATIENCE_S
         while not (self._is_settled.wait(_POLL_S) or (stop and stop.is_set()) or time.monotonic() > end):
             pass
-        if self._usage_error is not None:
+        if self._usage_error:
             raise UsageError(f"{self._name}: {self._usage_error}")
         if not self._is_settled.is_set():
             log.info("%s is still loading: the target starts alone", self._name)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        while self._thread.is_alive():  # it may be starting a process
-            if (process := self._process) is not None and process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
-            self._thread.join(_EXIT_S)
-            if process is not None:
-                process.kill()
-        self._listener.close()
+    def _joined(self) -> None:
+        self._is_settled.set()
+        if self._said:
+            self._said = ""
+            log.info("%s: connected again", self._name)
 
     def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
-        while not self._stop.is_set():
+        pause_s, began = 0.0, time.monotonic()
+        while not self._stop.wait(pause_s):
+            if not pause_s or time.monotonic() - began - pause_s > _STEADY_S:
+                pause_s = _FIRST_PAUSE_S
+            else:
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             began = time.monotonic()
             status, reason = self._run_once()
             if self._stop.is_set():
@@ -120,13 +161,10 @@ class DraftProcess:
                 log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, reason)
             self._said = reason
             self._is_settled.set()
-            pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
-            self._stop.wait(pause_s)
-            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _run_once(self) -> tuple[int, str]:
         """Run the process. Returns its exit status and why it ended."""
-        failure, last, n_before = "", "", self._drafts.counts["joined"]
+        failure = last = ""
         try:
             process = subprocess.Popen(
                 self._command,
@@ -143,14 +181,9 @@ class DraftProcess:
         with process as self._process:
             for line in process.stdout or ():
                 try:
-                    level, text = msgspec.json.decode(line, type=tuple[int, str])  # see _Reporter
+                    level, text = msgspec.json.decode(line, type=tuple[int, str])  # of a log message
                 except (msgspec.DecodeError, RecursionError):  # any other text
                     level, text = logging.DEBUG, (last := line.strip().removeprefix("duo: error: "))
-                if self._drafts.counts["joined"] > n_before:
-                    self._is_settled.set()
-                    if self._said:
-                        self._said = ""
-                        log.info("%s: connected again", self._name)
                 if level >= logging.ERROR:
                     failure = text
                 elif level >= logging.INFO:
@@ -160,24 +193,21 @@ class DraftProcess:
         return process.returncode, failure or last or f"its process exited with status {process.returncode}"
 
 
-# In the process
+# In the child process
 
 
 def main() -> None:
-    """Draft for the lead in the plan, the first argument, until stdin is closed. Status 2: options cannot be used."""
+    """Follow the plan in the first argument until stdin is closed; status 2: its options cannot be used."""
     end_with_stdin()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, handlers=[_Reporter()])
     logging.getLogger("duo.llama").setLevel(logging.CRITICAL)
     try:
-        plan = msgspec.json.decode(sys.argv[1], type=DraftPlan, dec_hook=lambda kind, value: kind(value))
-        config, _ = fit(plan.model, None, replace(plan.context, n_ctx=DEVICE_CTX), name="draft")
-        token = os.environ.pop(_TOKEN, "")
-        with (
-            closing(Model(config)) as model,
-            draft_client(model, plan.url, token, plan.context, plan.vocabulary, warmup=plan.warmup) as client,
-        ):
-            client.run()
+        plan = msgspec.json.decode(
+            sys.argv[1], type=WorkerPlan, dec_hook=lambda _, value: Path(os.fsdecode(b64decode(value)))
+        )
+        with draft_worker(plan, os.environ.pop(_TOKEN, "")) as worker:
+            worker.run()
     except DuoError as error:
         log.error("%s", error)
         os._exit(error.exit_status)  # a lost RPC server may block threads forever
@@ -190,53 +220,3 @@ class _Reporter(logging.Handler):
         level = logging.DEBUG if record.name == "duo.remote" else record.levelno
         with suppress(OSError):  # nobody reads
             os.write(1, msgspec.json.encode((level, self.format(record))) + b"\n")
-
-
-# Also of `duo back`
-
-
-@contextmanager
-def draft_client(
-    model: Model,
-    lead: str,
-    token: str,
-    config: ContextConfig,
-    vocabulary: Path | None,
-    *,
-    n_ctx: int = 0,
-    warmup: bool = True,
-    cores: CoresInUse | None = None,
-) -> Iterator[DraftClient]:
-    """A client that drafts with `model` for texts of the lead, in contexts that have `config.n_ctx` tokens more.
-
-    `vocabulary`: a file with the lead's; None: it is the draft's. `n_ctx`: of all contexts; 0: as the texts need.
-    Raises ModelError, and UsageError if the model cannot draft.
-    """
-    if not model.can_roll_back:
-        raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
-    with ExitStack() as stack:
-        target, translation = model, None
-        if vocabulary is not None:
-            file = ModelConfig(vocabulary, n_gpu_layers=0, devices=())
-            target = stack.enter_context(closing(Model(file, vocabulary_only=True)))
-            translation = Translation(target, model) if vocabulary_difference(target, model) else None
-
-        def context(n_text: int) -> Context:
-            n_draft = n_text if translation is None else math.ceil(MORE_TOKENS * n_text)
-            made = Context(model, replace(config, n_ctx=n_ctx or min(model.n_ctx_train, n_draft + config.n_ctx)))
-            if warmup:
-                warm_up(made, model, 2)
-            return made
-
-        yield DraftClient(lead, hello(token, model, target), context, translation, cores)
-
-
-def end_with_stdin() -> None:
-    """From now on, exit at once when standard input is closed."""
-
-    def wait_for_eof() -> None:
-        while os.read(0, 4096):  # not sys.stdin, which Python could not close at exit
-            pass
-        os._exit(0)
-
-    threading.Thread(target=wait_for_eof, name="duo-stdin", daemon=True).start()

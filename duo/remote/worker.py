@@ -1,4 +1,4 @@
-"""DraftClient: a draft that connects to a lead, usually on another machine."""
+"""DraftWorker: drafts for a lead, usually on another machine."""
 
 import logging
 import random
@@ -20,22 +20,8 @@ from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.http.guard import ROUTE
-from duo.llama.fingerprint import Fingerprint
-from duo.llama.model import Model
 from duo.remote import messages
-from duo.remote.messages import (
-    Alive,
-    Begin,
-    CandidateMessage,
-    End,
-    Hello,
-    Message,
-    Refused,
-    Text,
-    Unable,
-    Welcome,
-    sendable,
-)
+from duo.remote.messages import Alive, Begin, CandidateMessage, Hello, Message, Text
 from duo.speculation.sampling import chooser
 from duo.speculation.types import Candidate, Logits
 
@@ -68,10 +54,8 @@ class RemoteTarget:
         self._n_known = 0  # accepted tokens that the last candidate builds on
         self._ended = False
 
-    # The lead's side
-
     def update(self, text: Text) -> None:
-        """Add accepted tokens, if they are of this text. Raises LinkError if there is a gap before them."""
+        """Add the lead's accepted tokens, if they are of this text. Raises LinkError if there is a gap before them."""
         if text.serial != self._begun.serial:
             return
         with self._changed:
@@ -85,10 +69,8 @@ class RemoteTarget:
                 self._cancel()
             self._changed.notify_all()
 
-    # The draft's side
-
     def close(self) -> None:
-        """Stop the draft's thread."""
+        """See QueueSide."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -99,19 +81,19 @@ class RemoteTarget:
         return self._may_draft and self._next < len(self._accepted) + self._begun.n_ahead
 
     def wait_for_room(self) -> bool:
-        """Block until the draft may continue. False after close()."""
+        """See QueueSide."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self.has_room)
             return not self._ended
 
     def begin(self) -> DraftUpdate:
-        """Begin a candidate."""
+        """See TargetSide."""
         with self._changed:
             n_seen, self._n_known = self._n_known, len(self._accepted)
             return DraftUpdate(self._epoch, self._accepted[n_seen:])
 
     def publish(self, epoch: int, position: int, candidate: Candidate, n_tokens: int, seconds: float) -> bool:
-        """Send a candidate to the lead. False if it is already known to be useless."""
+        """See TargetSide. Sends the candidate, unless it is already known to be useless."""
         with self._changed:
             if epoch != self._epoch:
                 return False
@@ -124,11 +106,11 @@ class RemoteTarget:
 
 
 class Refusal(DuoError):
-    """The lead refused this draft for good."""
+    """The lead refused this draft worker for good."""
 
 
 @dataclass(eq=False)
-class DraftClient:
+class DraftWorker:
     """Drafts for one lead until stop(); connects again when the connection ends. Raises UsageError for a bad URL."""
 
     url: str
@@ -148,29 +130,29 @@ class DraftClient:
         self._first_pause_s = self.pause_s
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
-        self._saved = KvStore(1, 0)  # beside it
+        self._saved = KvStore(_N_TEXTS, _MAX_SAVED)  # beside it
         self._stop = threading.Event()
         self._socket: ClientConnection | None = None
 
     def run(self) -> None:
-        """Draft until stop(). Raises Refusal if the lead refuses the draft, UsageError for an invalid URL."""
+        """Draft until stop(). Raises Refusal if the lead refuses the worker, UsageError for an invalid URL."""
         reported = False
         while not self._stop.is_set():
             try:
                 with self._connect() as self._socket:
                     if self._stop.is_set():
                         break
-                    welcome = self._greet(self._socket)
+                    n_ctx = self._greet(self._socket)
                     log.info("connected to the lead at %s", self.url)
                     reported = False
-                    self._serve(self._socket, welcome)
+                    self._serve(self._socket, n_ctx)
             except (OSError, WebSocketException, LinkError, PromptError) as error:
                 if not reported and not self._stop.is_set():
                     log.info("cannot connect to the lead at %s (%s): trying again", self.url, _reason(error))
                 reported = True
             finally:
                 self._socket = None
-            # Jitter: all drafts of a lead would connect in the same moment.
+            # Jitter: all workers of a lead would connect in the same moment.
             self._stop.wait(self.pause_s * random.uniform(0.75, 1.25))  # noqa: S311
             self.pause_s = min(2 * self.pause_s, _MAX_PAUSE_S)
 
@@ -198,18 +180,22 @@ class DraftClient:
         except (InvalidURI, ValueError) as error:
             raise UsageError(f"lead: {error}", "lead") from None
 
-    def _greet(self, connection: ClientConnection) -> Welcome:
+    def _greet(self, connection: ClientConnection) -> int:
+        """The size of the lead's context."""
         connection.send(messages.encode(self.hello))
         answer = messages.from_lead(connection.recv(timeout=_HANDSHAKE_S))
-        if isinstance(answer, Refused):
+        if isinstance(answer, messages.Refused):
             raise Refusal(f"the lead refused this draft: {messages.printable(answer.reason)}")
-        if not isinstance(answer, Welcome):
+        if not isinstance(answer, messages.Welcome):
             raise LinkError("the lead sent no Welcome")
-        return answer
+        return answer.n_ctx
 
-    def _serve(self, connection: ClientConnection, welcome: Welcome) -> None:
+    def _serve(self, connection: ClientConnection, n_ctx: int) -> None:
         """Handle the lead's messages until the connection ends."""
-        cache = self._cache_for(welcome.n_ctx)
+        if self._cache is None or self._n_ctx < n_ctx:
+            self._cache = None  # freed first: two might not fit the memory
+            self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
+            self._saved = KvStore(_N_TEXTS, _MAX_SAVED)
         target: RemoteTarget | None = None
 
         def send(message: Message) -> None:
@@ -222,21 +208,14 @@ class DraftClient:
                 if isinstance(message, Begin):
                     drafting.close()
                     self.pause_s = self._first_pause_s  # a lead that has texts is worth connecting to
-                    target = drafting.enter_context(self._draft(cache, message, send))
+                    target = drafting.enter_context(self._draft(self._cache, message, send))
                 elif isinstance(message, Text) and target is not None:
                     target.update(message)
-                elif isinstance(message, End):
+                elif isinstance(message, messages.End):
                     drafting.close()
                     target = None
                     send(Alive(message.serial))  # ready for the next text
         log.info("disconnected from the lead" if self._stop.is_set() else "the lead disconnected")
-
-    def _cache_for(self, n_ctx: int) -> Cache:
-        if self._cache is None or self._n_ctx < n_ctx:
-            self._cache = None  # freed first: two might not fit the memory
-            self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
-            self._saved = KvStore(_N_TEXTS, _MAX_SAVED)
-        return self._cache
 
     @contextmanager
     def _draft(self, cache: Cache, begin: Begin, send: Callable[[Message], None]) -> Iterator[RemoteTarget]:
@@ -256,7 +235,7 @@ class DraftClient:
         self._saved.begin([cache], text)
         cache.begin(text)
         drafter = Drafter(context, side, sampler, n_vocab, Recorder(), text)
-        thread = DraftThread(drafter, target, on_end=lambda: send(Unable(begin.serial)))
+        thread = DraftThread(drafter, target, on_end=lambda: send(messages.Unable(begin.serial)))
         thread.start()
         try:
             yield target
@@ -286,11 +265,6 @@ class _Announcing:
             self.context.set_threads(n, n)
             cores.decoded()
         return self.context.decode(tokens, n_rows)
-
-
-def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:
-    """A draft's first message; `token` is the lead's. `vocabulary`: in whose tokens it drafts; None: its own."""
-    return Hello(messages.VERSION, token, sendable(model.path.stem[:256]), Fingerprint.of(vocabulary or model))
 
 
 def _reason(error: Exception) -> str:

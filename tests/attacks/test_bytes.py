@@ -19,7 +19,7 @@ from duo.server.parse_request import MAX_BODY
 from tests.raw_http import HEALTH, TERMS, UPGRADE, chunked, connect, handshake, read_answer, read_to_the_end, request
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import PATIENCE_S, wait_until
-from tests.unit.remote.backs import frame
+from tests.unit.remote.workers import frame
 
 SHORT = Limits(request_s=0.3, read_s=0.3, hello_s=0.3)
 PATIENT = Limits(request_s=600, hello_s=600)

@@ -19,7 +19,7 @@ from tests.fuzz.cases import FULL, damaged
 from tests.raw_http import HEALTH, chunked, connect, handshake, read_answer, request
 from tests.scripted import scripted_engine
 from tests.serving import PATIENCE_S, wait_until
-from tests.unit.remote.backs import frame, hello
+from tests.unit.remote.workers import frame, hello
 
 N_AT_ONCE = 50
 LIMITS = Limits(request_s=0.2, read_s=0.2, hello_s=0.2)

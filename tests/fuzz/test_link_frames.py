@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from duo.remote import messages
 from duo.remote.messages import Alive, Begin, CandidateMessage, End, Message, Refused, Text, Unable, Welcome
-from duo.remote.worker import DraftClient
+from duo.remote.worker import DraftWorker
 from tests.fakes import N_VOCAB, FakeContext
 from tests.fuzz.cases import cases
-from tests.unit.remote.backs import hello
 from tests.unit.remote.test_messages import samplings
+from tests.unit.remote.workers import hello
 
 MOST = 2**31 - 1
 
@@ -39,7 +39,7 @@ class Connection:
     """A connection on which a lead says what it is told to, or waits; which then ends the client."""
 
     socket = SimpleNamespace(shutdown=lambda _: None)
-    client: DraftClient
+    client: DraftWorker
 
     def __init__(self, acts: list[Message | None]) -> None:
         self._acts = acts
@@ -71,7 +71,7 @@ class Connection:
 def test_a_lead_that_lies_ends_at_most_the_connection(acts: list[Message | None]) -> None:
     connection = Connection(acts)
     begun = {act.serial for act in acts if isinstance(act, Begin)}
-    client = DraftClient("lead:1", hello(), lambda n_ctx: cast(Any, FakeContext(n_ctx=n_ctx, n_batch=8)))
+    client = DraftWorker("lead:1", hello(), lambda n_ctx: cast(Any, FakeContext(n_ctx=n_ctx, n_batch=8)))
     connection.client = client
     with mock.patch("duo.remote.worker.connect", return_value=connection):
         client.run()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from duo.remote.messages import Begin
-from tests.unit.remote.backs import Back, Stage
+from tests.unit.remote.workers import ScriptedWorker, Stage
 
 
 @pytest.fixture
@@ -16,19 +16,19 @@ def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def stranger(stage: Stage) -> Iterator[Back]:
+def stranger(stage: Stage) -> Iterator[ScriptedWorker]:
     """A client that has said nothing yet."""
-    with stage.back() as back:
-        yield back
+    with stage.worker() as worker:
+        yield worker
 
 
 @pytest.fixture
-def joined(stranger: Back) -> Back:
+def joined(stranger: ScriptedWorker) -> ScriptedWorker:
     return stranger.join()
 
 
 @pytest.fixture
-def begin(stage: Stage, joined: Back) -> Begin:
-    """What a back is asked, while the target is held."""
+def begin(stage: Stage, joined: ScriptedWorker) -> Begin:
+    """What a worker is asked, while the target is held."""
     stage.begin()
     return joined.begin()

@@ -1,7 +1,6 @@
-"""`duo back`: a remote draft."""
+"""`duo back`: a draft worker."""
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +17,10 @@ from duo.engine.cores import CoresInUse, check_threads, follows_cores, plan_thre
 from duo.engine.stream import background
 from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.model import Model
-from duo.loading import Show, in_background, load_model
+from duo.loading import in_background, load_model
 from duo.models.demo import demo_pair
-from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
-from duo.remote.process import DRAFT_BATCH, draft_client, end_with_stdin
+from duo.remote.process import BATCH, WorkerPlan, draft_worker
 
 
 def back(options: BackOptions) -> int:
@@ -31,35 +29,29 @@ def back(options: BackOptions) -> int:
         end_with_stdin()
     send_log(options)
     token = back_token(options.token, options.token_file, "--token")
-    config = replace(options.engine, n_ubatch=DRAFT_BATCH)
+    config = replace(options.engine, n_ubatch=BATCH)
     threads = plan_threads(config, drafting=False)
     check_threads(threads, concurrent=False)
-    model_config, _ = fit(_model_config(options), None, expected_context(config), name="draft")
-    cores = CoresInUse() if follows_cores(config) else None
+    model, vocabulary = _model_config(options), options.vocab and check_gguf(options.vocab)
     spare = config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1)
-
-    vocabulary = options.vocab and check_gguf(options.vocab)
-    with (
-        interruptible(lambda show: in_background(partial(_load, model_config), show)) as loaded,
-        closing(loaded) as model,
-        draft_client(
-            model, options.lead, token, spare, vocabulary, n_ctx=config.n_ctx, warmup=config.warmup, cores=cores
-        ) as client,
-    ):
+    plan = WorkerPlan(options.lead, model, spare, vocabulary, config.warmup, config.n_ctx)
+    cores = CoresInUse() if follows_cores(config) else None
+    with draft_worker(plan, token, _load, cores) as worker:
         note(f"{model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
 
         def run(_put: Callable[[None], None], _stop: object) -> None:
-            client.run()
+            worker.run()
 
-        with on_interrupt(client.stop), background(run, "duo-back") as running:
+        with on_interrupt(worker.stop), background(run, "duo-back") as running:
             for _ in running:
                 pass
     return 0
 
 
-def _load(config: ModelConfig, show: Show) -> Model:
+def _load(config: ModelConfig) -> Model:
     check_not_head(GgufHeader(config.path))
-    return load_model(config, show)
+    with interruptible(lambda show: in_background(partial(load_model, config), show)) as model:
+        return model
 
 
 def _model_config(options: BackOptions) -> ModelConfig:

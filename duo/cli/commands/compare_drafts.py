@@ -30,8 +30,7 @@ from duo.llama.heads import check_pair
 from duo.llama.model import Model
 from duo.loading import load_model
 from duo.models.demo import demo_pair
-from duo.models.draft_files import check_draft, find_candidates
-from duo.models.families import family_of
+from duo.models.draft_files import check_draft, family_of, find_candidates
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import find_model
 from duo.speculation.modes import Schedule, fastest

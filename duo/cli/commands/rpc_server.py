@@ -18,7 +18,6 @@ from duo.http.guard import is_loopback
 from duo.llama.build import CPU, child_command
 from duo.llama.devices import Device, find_devices, gpus, refuses, serve
 from duo.models.storage import cache_dir
-from duo.remote.process import end_with_stdin
 
 _LOOK_S = 0.1
 

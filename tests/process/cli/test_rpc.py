@@ -213,7 +213,7 @@ DEMO = ("-p", "def fibonacci(n):\n    ", "-n", "4", "--ignore-eos", "-t", "1")
 # Code for `before`: so much memory is free on each device, in MiB, beside the margin.
 FREE = """
 from duo.llama.devices import Device
-from duo.models.placement import MARGIN
+from duo.models.fitting import MARGIN
 Device.memory = property(lambda self: ({}.get(self.name, 0) * 2**20 + MARGIN, 2**40))
 """
 

@@ -1,4 +1,4 @@
-"""A remote draft in another process: DraftProcess on this machine, and a back of a run."""
+"""A remote draft in another process: the lead's own worker, and one of a run."""
 
 import json
 import signal
@@ -12,7 +12,7 @@ from duo.config import ContextConfig, ModelConfig
 from duo.errors import UsageError
 from duo.llama.library import supports_rpc
 from duo.remote.drafts import RemoteDrafts
-from duo.remote.process import DraftPlan, DraftProcess
+from duo.remote.process import OwnWorker, WorkerPlan
 from tests.command import ONE_EACH, SLOW_TARGET, gated_target
 from tests.gguf_files import tiny_llama, tiny_mamba
 from tests.serving import BackProcess, RpcServer, Served, wait_until
@@ -23,22 +23,9 @@ WORDS = "th ca sa on ma an do ra t e s d g n"
 TEXT = ("-p", "the cat sat on", "-n", "64", "--ignore-eos", "--exact", "--schedule", "async", *ONE_EACH)
 
 
-def process_of(model: Path, **options: Any) -> DraftProcess:
-    plan = DraftPlan(ModelConfig(model, **options), ContextConfig(32, 1, 1))
-    return DraftProcess("the draft", plan, RemoteDrafts())
-
-
-def test_modules_in_the_current_directory_are_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("secrets", "socket", "duo"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
-    monkeypatch.chdir(tmp_path)
-    with process_of(tmp_path / "none.gguf") as process:
-        process.start(None)
-        wait_until(lambda: "the draft: " in caplog.text)
-    assert "imported from the current directory" not in caplog.text
-    assert "none.gguf" in caplog.text
+def worker_of(model: Path, **options: Any) -> OwnWorker:
+    plan = WorkerPlan("", ModelConfig(model, **options), ContextConfig(32, 1, 1))
+    return OwnWorker("the draft", plan, RemoteDrafts())
 
 
 @pytest.mark.parametrize(
@@ -48,8 +35,8 @@ def test_options_that_the_process_rejects_raise_usage_errors(
     tmp_path: Path, devices: tuple[str, ...], said: str
 ) -> None:
     model = tiny_mamba(tmp_path / "recurrent.gguf")
-    with process_of(model, n_gpu_layers=0, devices=devices) as process, pytest.raises(UsageError, match=said):
-        process.start(None)
+    with worker_of(model, n_gpu_layers=0, devices=devices) as worker, pytest.raises(UsageError, match=said):
+        worker.start(None)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +54,8 @@ def test_why_the_process_ended(
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))  # run in place of Python
-    with process_of(Path("none.gguf")) as process:
-        process.start(None)
+    with worker_of(Path("none.gguf")) as worker:
+        worker.start(None)
         wait_until(lambda: f"the draft: {reason}; the target continues alone" in caplog.text)
 
 
@@ -93,7 +80,7 @@ def test_a_process_that_is_killed_is_restarted_and_the_text_is_the_same(tmp_path
 def other_pair(tmp_path: Path) -> tuple[Path, Path]:
     """A target, and a draft with another vocabulary."""
     words = tuple(f"▁{word}" for word in WORDS.split())
-    return tiny_llama(tmp_path / "target.gguf"), tiny_llama(tmp_path / "draft.gguf", words=words, add_bos=True)
+    return tiny_llama(tmp_path / "target.gguf"), tiny_llama(tmp_path / "m\udcff.gguf", words=words, add_bos=True)
 
 
 @needs_rpc
@@ -109,7 +96,7 @@ def test_a_process_drafts_in_another_vocabulary(other_pair: tuple[Path, Path], t
     assert (found["vocabulary"], found["drafted"] > 0) == ("translated", True)
 
 
-def test_a_back_of_a_run_needs_the_vocabulary_of_the_target(other_pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_worker_of_a_run_needs_the_vocabulary_of_the_target(other_pair: tuple[Path, Path], tmp_path: Path) -> None:
     target, draft = other_pair
     plain, report = runner.duo("-m", target, *TEXT), tmp_path / "report.json"
     options = ("-m", target, *TEXT, "--back-port", "0", "--back-host", "0.0.0.0", "--back-token", "secret")
@@ -118,15 +105,15 @@ def test_a_back_of_a_run_needs_the_vocabulary_of_the_target(other_pair: tuple[Pa
         with BackProcess(draft, port, "--token", "secret") as refused:
             refused.wait_for("start it with --vocab and a GGUF file that has the target's vocabulary")
             assert refused.finish() == 1
-        with BackProcess(draft, port, "--token", "secret", "--vocab", target) as back:
-            back.wait_for("connected to the lead")
+        with BackProcess(draft, port, "--token", "secret", "--vocab", target) as worker:
+            worker.wait_for("connected to the lead")
             (tmp_path / "gate").touch()
             run.wait_for("draft .* is in use")
             assert run.finish() == 0
-            back.wait_for("the lead disconnected")
+            worker.wait_for("the lead disconnected")
     assert run.stdout == plain.stdout
     document = json.loads(report.read_text())
-    assert (document["draft"]["vocabulary"], document["draft"]["drafted"] > 0) == (None, True), "a back does not say"
+    assert (document["draft"]["vocabulary"], document["draft"]["drafted"] > 0) == (None, True), "a worker does not say"
     assert document["policy"]["latency_ms"] >= 0
     alone = runner.duo(*options)
-    assert (alone.status, alone.stdout) == (0, plain.stdout), "without a back it is a plain run"
+    assert (alone.status, alone.stdout) == (0, plain.stdout), "without a worker it is a plain run"

@@ -16,7 +16,7 @@ from duo.http.listener import DEFAULT_LIMITS, MAX_MESSAGE, Connection, Limits, L
 from tests.raw_http import connect as connect_raw
 from tests.raw_http import handshake, read_answer
 from tests.unit.engine.helpers import until
-from tests.unit.remote.backs import Stage
+from tests.unit.remote.workers import Stage
 
 TOO_BIG, TOO_MANY = 1009, 1008
 

@@ -1,6 +1,6 @@
-"""Faulty backs: each is refused, disconnected or harmless, and the text is the target's own.
+"""Faulty workers: each is refused, disconnected or harmless, and the text is the target's own.
 
-Hostile ones: see tests/attacks/test_backs.py.
+Hostile ones: see tests/attacks/test_workers.py.
 """
 
 from contextlib import ExitStack
@@ -11,32 +11,32 @@ from duo.remote.connection import Admission
 from duo.remote.drafts import MAX_DRAFTS
 from duo.remote.messages import TRY_LATER, Alive, Begin, Refused, Unable, Welcome
 from tests.unit.engine.helpers import until
-from tests.unit.remote.backs import TOKEN, Back, Stage, candidate, hello
+from tests.unit.remote.workers import TOKEN, ScriptedWorker, Stage, candidate, hello
 
 
 @pytest.mark.parametrize(
     ("admission", "said"), [(Admission(None), "token"), (Admission(), None), (Admission("ü" * 256), "token")]
 )
 def test_which_tokens_are_needed(admission: Admission, said: str | None) -> None:
-    with Stage(admission) as stage, stage.back() as back:
-        back.say(hello())
-        message = back.hear()
+    with Stage(admission) as stage, stage.worker() as worker:
+        worker.say(hello())
+        message = worker.hear()
     assert isinstance(message, Welcome) if said is None else isinstance(message, Refused) and said in message.reason
 
 
-def test_a_back_that_says_nothing_is_refused() -> None:
-    with Stage(Admission(TOKEN, hello_s=0.01)) as stage, stage.back() as silent, stage.back() as leaving:
+def test_a_worker_that_says_nothing_is_refused() -> None:
+    with Stage(Admission(TOKEN, hello_s=0.01)) as stage, stage.worker() as silent, stage.worker() as leaving:
         leaving.leave()
         assert silent.close_code() == TRY_LATER
         stage.wait_for("refused: silence", 2)
 
 
-def test_the_number_of_backs_is_limited(stage: Stage) -> None:
+def test_the_number_of_workers_is_limited(stage: Stage) -> None:
     with ExitStack() as stack:
         for _ in range(MAX_DRAFTS):
-            stack.enter_context(stage.back()).join()
+            stack.enter_context(stage.worker()).join()
         for _ in range(2):
-            late = stack.enter_context(stage.back())
+            late = stack.enter_context(stage.worker())
             late.say(hello())
             assert late.close_code() == TRY_LATER
         assert stage.count("refused: too many") == 2
@@ -45,13 +45,15 @@ def test_the_number_of_backs_is_limited(stage: Stage) -> None:
     assert stage.count("dropped: left") == MAX_DRAFTS
 
 
-def test_a_name_cannot_imitate_the_log(stage: Stage, stranger: Back, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_cannot_imitate_the_log(
+    stage: Stage, stranger: ScriptedWorker, caplog: pytest.LogCaptureFixture
+) -> None:
     stranger.say(hello(model="a\x1b[2J\rb\nduo: error: c\u202ed\u2028"))
     until(lambda: "draft a?[2J?b?duo: error: c?d? at 127.0.0.1:" in caplog.text)
 
 
 def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
-    stage: Stage, joined: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stage: Stage, joined: ScriptedWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delattr("duo.remote.connection.Begin")
     stage.begin()
@@ -61,27 +63,7 @@ def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     assert not stage.drafts.connected
 
 
-def test_candidates_that_do_not_fit_are_stale(stage: Stage, joined: Back, begin: Begin) -> None:
-    n = len(begin.tokens)
-    of_other_texts = [{"serial": begin.serial - 1}, {"serial": begin.serial + 1}, {"epoch": begin.epoch + 1}]
-    of_other_places = [{"position": 0, "token": 0}, {"position": n + 1}, {"position": 2**31 - 1}]
-    of_others = [*of_other_texts, *of_other_places, {"n_known": 0}]
-    for stale in of_others:
-        joined.say(candidate(begin, **stale))
-    stage.wait_for("stale", len(of_others))
-    stage.finish()
-    assert stage.n_accepted == 0
-    assert len(stage.drafts.connected) == 1
-
-
-def test_a_candidate_builds_on_accepted_tokens_only(stage: Stage, joined: Back, begin: Begin) -> None:
-    n = len(begin.tokens)
-    joined.say(candidate(begin), candidate(begin, n_known=n + 1, position=n + 1))
-    stage.wait_for("stale", 1)
-    stage.finish()
-
-
-def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: Back, begin: Begin) -> None:
+def test_a_worker_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: ScriptedWorker, begin: Begin) -> None:
     joined.say(Unable(begin.serial))
     until(lambda: stage.drafts.choose(has_other=False) is None)
     stage.finish()

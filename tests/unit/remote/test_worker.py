@@ -1,13 +1,13 @@
-"""DraftClient: real connections between a lead and drafts over fakes, also over a bad network."""
+"""DraftWorker: real connections between a lead and drafts over fakes, also over a bad network."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,15 +15,14 @@ from duo.config import SamplingConfig
 from duo.engine.cores import usable_cores
 from duo.errors import LinkError, UsageError
 from duo.http.listener import Listener
-from duo.remote.messages import Begin, CandidateMessage, Message, Refused, Text, encode
-from duo.remote.worker import DraftClient, Refusal, RemoteTarget
-from duo.remote.worker import hello as client_hello
+from duo.remote.messages import Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
+from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, FakeContext
-from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
-from tests.unit.remote.backs import FINGERPRINT, N_AHEAD, N, Stage, hello
+from tests.unit.remote.proxy import Proxy
+from tests.unit.remote.workers import FINGERPRINT, N_AHEAD, N, Stage, hello
 
 
 @contextmanager
@@ -31,9 +30,9 @@ def drafting(
     port: int,
     make_context: Callable[[int], FakeContext] = lambda n_ctx: FakeContext(n_ctx=n_ctx, n_batch=64),
     **options: Any,
-) -> Iterator[DraftClient]:
+) -> Iterator[DraftWorker]:
     """A client that runs on a thread of its own."""
-    client = DraftClient(f"127.0.0.1:{port}", hello(), make_context, **options)
+    client = DraftWorker(f"127.0.0.1:{port}", hello(), make_context, **options)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(client.run)
         try:
@@ -84,7 +83,7 @@ def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkey
     monkeypatch.setattr("duo.remote.connection.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
     wrong = hello(token="wrong")
     with pytest.raises(Refusal) as raised:
-        DraftClient(f"127.0.0.1:{stage.port}", wrong, lambda _: FakeContext()).run()
+        DraftWorker(f"127.0.0.1:{stage.port}", wrong, lambda _: FakeContext()).run()
     assert str(raised.value) == "the lead refused this draft: ?[2J?]0;mine?go away?"
 
 
@@ -102,13 +101,13 @@ def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
 @pytest.mark.parametrize("url", ["", "ws://", "ftp://a", "file:///a"])
 def test_urls_that_name_no_lead(url: str) -> None:
     with pytest.raises(UsageError, match="ws://host:port"):
-        DraftClient(url, hello(), lambda _: FakeContext())
+        DraftWorker(url, hello(), lambda _: FakeContext())
 
 
 def test_a_bad_network_changes_no_text(stage: Stage) -> None:
     chances = {"cut": 0.05, "twice": 0.1, "swap": 0.1, "spoil": 0.1}
     n_accepted = n_texts = 0
-    with Proxy(stage.port, delay_s=0.001, seed=1, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
+    with Proxy(stage.port, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
         while not (n_accepted and chances.keys() <= proxy.counts.keys()):
             until(lambda: stage.drafts.connected)
             n_accepted += write(stage)
@@ -147,56 +146,61 @@ class SavingContext(FakeContext):
         return True
 
 
-def test_conversations_in_turns_are_read_once() -> None:
-    context = SavingContext(n_batch=64)
-    client = DraftClient("lead:1", hello(), lambda _: context)
-    cache, known = client._cache_for(1000), list[int]()
-    texts = [[3 + i] * 50 for i in range(3)]
-    for i in (0, 1, 0, 2, 1, 0):
-        text = texts[i] = [*texts[i], 9]
-        begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, text, False)
-        with client._draft(cache, begin, lambda _: None) as target:
-            known.append(context.n_past)
-            target.update(Text(SERIAL, EPOCH, len(text), [], True))
-            until(lambda: context.n_past >= len(text))  # noqa: B023 - it ends within the loop
+def test_conversations_in_turns_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, known, texts = SavingContext(n_batch=64), list[int](), [[3 + i] * 50 for i in range(3)]
+    worker = DraftWorker("lead:1", hello(), lambda _: context)
+
+    class Lead:
+        """A connection on which a lead begins texts, and lets the draft read each."""
+
+        socket = SimpleNamespace(shutdown=lambda _: None)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            worker.stop()
+
+        def send(self, data: bytes) -> None:
+            pass
+
+        def recv(self, timeout: float) -> bytes:
+            return encode(Welcome(1000))
+
+        def __iter__(self) -> Iterator[bytes]:
+            for i in (0, 1, 0, 2, 1, 0):
+                text = texts[i] = [*texts[i], 9]
+                yield encode(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, text, False))
+                known.append(context.n_past)
+                yield encode(Text(SERIAL, EPOCH, len(text), [], True))
+                until(lambda: context.n_past >= len(text))  # noqa: B023 - it ends within the loop
+
+    monkeypatch.setattr("duo.remote.worker.connect", lambda *_, **__: Lead())
+    worker.run()
     assert known == [0, 0, 51, 0, 51, 52]
 
 
-class Bench(RemoteTarget):
-    """One that counts what it has sent, and how often it has cancelled the draft's decode."""
+def asked(*, may_draft: bool = True) -> tuple[RemoteTarget, list[Message], Mock]:
+    """What stands for the lead of one text, what it sends, and what cancels the draft's decode."""
+    sent, cancel = list[Message](), Mock()
+    begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft)
+    return RemoteTarget(begin, sent.append, cancel), sent, cancel
 
-    def __init__(self, *, may_draft: bool = True) -> None:
-        self.sent: list[Message] = []
-        self.n_cancelled = 0
-        begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft)
-        super().__init__(begin, self.send, self.cancel)
 
-    def send(self, message: Message) -> None:
-        self.sent.append(message)
-
-    def cancel(self) -> None:
-        self.n_cancelled += 1
-
-    @property
-    def position(self) -> int:
-        return self._next
-
-    def tell(
-        self, position: int, tokens: list[int], *, serial: int = SERIAL, epoch: int = EPOCH, may_draft: bool = True
-    ) -> None:
-        self.update(Text(serial, epoch, position, tokens, may_draft))
+def told(position: int, tokens: list[int], epoch: int = EPOCH, *, serial: int = SERIAL, may_draft: bool = True) -> Text:
+    return Text(serial, epoch, position, tokens, may_draft)
 
 
 def test_an_order_to_continue_and_the_end_wake_the_draft_and_tokens_alone_do_not() -> None:
-    bench, woken = Bench(may_draft=False), list[bool]()
-    thread = threading.Thread(target=lambda: woken.extend(bench.wait_for_room() for _ in range(2)), daemon=True)
+    target, woken = asked(may_draft=False)[0], list[bool]()
+    thread = threading.Thread(target=lambda: woken.extend(target.wait_for_room() for _ in range(2)), daemon=True)
     thread.start()
-    bench.tell(3, [7], may_draft=False)
-    bench.tell(4, [7], epoch=EPOCH + 1, may_draft=False)
+    target.update(told(3, [7], may_draft=False))
+    target.update(told(4, [7], EPOCH + 1, may_draft=False))
     assert woken == []
-    bench.tell(5, [])
+    target.update(told(5, []))
     until(lambda: woken)
-    bench.close()
+    target.close()
     thread.join(60)
     assert woken[0]
     assert not thread.is_alive()
@@ -205,51 +209,42 @@ def test_an_order_to_continue_and_the_end_wake_the_draft_and_tokens_alone_do_not
 def test_nothing_is_sent_under_the_lock() -> None:
     """A connection that blocks must not keep the lead's messages from being handled."""
 
-    class Blocked(Bench):
-        def send(self, message: Message) -> None:
-            update = threading.Thread(target=lambda: self.tell(3, [7]), daemon=True)
-            update.start()
-            update.join(timeout=30)
-            assert not update.is_alive()
+    def send(_: Message) -> None:
+        update = threading.Thread(target=lambda: target.update(told(3, [7])), daemon=True)
+        update.start()
+        update.join(timeout=30)
+        assert not update.is_alive()
 
-    target = Blocked()
+    target = RemoteTarget(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, [*PROMPT], True), send, Mock())
     target.publish(EPOCH, 3, Candidate(7, 1.0), 1, 0.1)
     assert target.begin()[:2] == (EPOCH, [*PROMPT, 7])
 
 
-def draft(bench: Bench, token: int, epoch: int = EPOCH) -> tuple[list[int], bool]:
-    """Draft one token: what the draft is told before, and whether its token was of use."""
-    told = bench.begin()
-    assert told.epoch == epoch
-    return told.tokens, bench.publish(EPOCH, bench.position, Candidate(token, 1.5), 2, 0.25)
-
-
 def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
-    bench = Bench()
-    assert draft(bench, 1) == (PROMPT, True)
-    bench.tell(3, [1])
-    assert draft(bench, 5) == ([1], True)
-    assert bench.sent[-1] == CandidateMessage(SERIAL, EPOCH, 4, 4, 5, 1.5, 2, 0.25)
-    bench.tell(4, [5, 2])
-    assert draft(bench, 7) == ([5, 2], False), "it comes late and is wrong, which the lead learns from"
-    for _ in range(AHEAD):
-        assert bench.has_room
-        draft(bench, 0)
-    assert (bench.has_room, bench.n_cancelled, len(bench.sent)) == (False, 0, 3 + AHEAD)
-    bench.tell(6, [], serial=SERIAL - 1, epoch=9)
-    bench.tell(6, [8], epoch=EPOCH + 1)
-    assert (bench.has_room, bench.n_cancelled) == (True, 1)
-    assert draft(bench, 0, EPOCH + 1) == ([8], False), "of the old epoch"
-    assert len(bench.sent) == 3 + AHEAD
+    target, sent, cancel = asked()
+
+    def draft(position: int, token: int, epoch: int = EPOCH) -> tuple[list[int], bool]:
+        """Draft one token: what the draft is told before, and whether its token was of use."""
+        update = target.begin()
+        assert update.epoch == epoch
+        return update.tokens, target.publish(EPOCH, position, Candidate(token, 1.5), 2, 0.25)
+
+    assert draft(3, 1) == (PROMPT, True)
+    target.update(told(3, [1]))
+    assert draft(4, 5) == ([1], True)
+    assert sent[-1] == CandidateMessage(SERIAL, EPOCH, 4, 4, 5, 1.5, 2, 0.25)
+    target.update(told(4, [5, 2]))
+    assert draft(5, 7) == ([5, 2], False), "it comes late and is wrong, which the lead learns from"
+    for position in range(6, 6 + AHEAD):
+        assert target.has_room
+        draft(position, 0)
+    assert (target.has_room, cancel.call_count, len(sent)) == (False, 0, 3 + AHEAD)
+    target.update(told(6, [], 9, serial=SERIAL - 1))
+    target.update(told(6, [8], EPOCH + 1))
+    assert (target.has_room, cancel.call_count) == (True, 1)
+    assert draft(7, 0, EPOCH + 1) == ([8], False), "of the old epoch"
+    assert len(sent) == 3 + AHEAD
     with pytest.raises(LinkError, match="after 7 tokens"):
-        bench.tell(8, [9], epoch=EPOCH + 2)
-    bench.tell(7, [], epoch=EPOCH + 1, may_draft=False)
-    assert not bench.has_room
-
-
-def test_a_hello_of_a_model_whose_name_is_not_unicode() -> None:
-    head = SimpleNamespace(tokens=[b"a"])
-    model: Any = SimpleNamespace(
-        path=Path("m\udcff.gguf"), header=head, vocab_type=1, n_vocab=1, bos=0, eos=0, adds_bos=True, adds_eos=False
-    )
-    assert b"m?" in encode(client_hello("token", model))
+        target.update(told(8, [9], EPOCH + 2))
+    target.update(told(7, [], EPOCH + 1, may_draft=False))
+    assert not target.has_room

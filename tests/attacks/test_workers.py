@@ -1,6 +1,6 @@
-"""Forty hostile hellos and forty hostile backs: each is refused, disconnected or harmless.
+"""Forty hostile hellos and forty hostile workers: each is refused, disconnected or harmless.
 
-After each, a back that nothing is wrong with may join, and the text is the target's own.
+After each, a worker that nothing is wrong with may join, and the text is the target's own.
 """
 
 import math
@@ -29,7 +29,7 @@ from duo.remote.messages import (
 )
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.remote.backs import FINGERPRINT, TOKEN, Back, Stage, candidate, hello
+from tests.unit.remote.workers import FINGERPRINT, TOKEN, ScriptedWorker, Stage, candidate, hello
 
 
 def packed(*values: Any) -> bytes:
@@ -37,16 +37,16 @@ def packed(*values: Any) -> bytes:
 
 
 def assert_unharmed(stage: Stage) -> None:
-    """Another back may join, and take part; `stage` compares the text."""
+    """Another worker may join, and take part; `stage` compares the text."""
     until(lambda: not stage.drafts.connected)
     stage.finish()
     n_joined = stage.count("joined")
-    with stage.back() as back:
-        back.join()
+    with stage.worker() as worker:
+        worker.join()
         assert stage.count("joined") == n_joined + 1
         stage.begin()
-        asked = back.begin()
-        back.say(candidate(asked))
+        asked = worker.begin()
+        worker.say(candidate(asked))
         stage.finish()
 
 
@@ -108,8 +108,8 @@ def test_that_there_are_forty() -> None:
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_a_back_that_cannot_take_part_is_told_why(
-    stage: Stage, stranger: Back, caplog: pytest.LogCaptureFixture, name: str
+def test_a_worker_that_cannot_take_part_is_told_why(
+    stage: Stage, stranger: ScriptedWorker, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     said, reason, why = STRANGERS[name]
     stranger.say(said)
@@ -124,14 +124,14 @@ def test_a_back_that_cannot_take_part_is_told_why(
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_a_first_message_that_is_no_hello_is_refused(stage: Stage, stranger: Back, name: str) -> None:
+def test_a_first_message_that_is_no_hello_is_refused(stage: Stage, stranger: ScriptedWorker, name: str) -> None:
     stranger.say(GARBAGE[name])
     assert stranger.close_code() == TRY_LATER
     assert stage.drafts.counts == {"refused: garbage": 1}
     assert_unharmed(stage)
 
 
-# Backs that have joined
+# Workers that have joined
 
 MOST = 2**31 - 1
 LIES: dict[str, tuple[Callable[[Begin], bytes | Message], str]] = {
@@ -164,7 +164,7 @@ LIES: dict[str, tuple[Callable[[Begin], bytes | Message], str]] = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_an_invalid_message_ends_the_connection(
-    stage: Stage, joined: Back, begin: Begin, caplog: pytest.LogCaptureFixture, name: str
+    stage: Stage, joined: ScriptedWorker, begin: Begin, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     made, said = LIES[name]
     joined.say(made(begin))
@@ -187,7 +187,7 @@ FLOODS: dict[str, Callable[[Begin], Message]] = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_a_flood_ends_the_connection(stage: Stage, joined: Back, begin: Begin, name: str) -> None:
+def test_a_flood_ends_the_connection(stage: Stage, joined: ScriptedWorker, begin: Begin, name: str) -> None:
     joined.say(*[FLOODS[name](begin)] * (4 * SPARE))  # each of a few orders grants that many and n_ahead more
     assert joined.close_code() == TRY_LATER
     assert stage.count("dropped: flood") == 1
@@ -208,7 +208,9 @@ STALE: dict[str, Callable[[Begin], Message]] = {
 
 
 @pytest.mark.parametrize("name", STALE)
-def test_a_candidate_that_does_not_fit_is_dropped(stage: Stage, joined: Back, begin: Begin, name: str) -> None:
+def test_a_candidate_that_does_not_fit_is_dropped(
+    stage: Stage, joined: ScriptedWorker, begin: Begin, name: str
+) -> None:
     joined.say(STALE[name](begin))
     stage.wait_for("stale", 1)
     stage.finish()

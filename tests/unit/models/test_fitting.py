@@ -1,4 +1,7 @@
+"""How many layers go to which device."""
+
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import accumulate, combinations_with_replacement, pairwise
 
 import numpy as np
@@ -6,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.models.placement import MARGIN, Footprint, Room, fill, place
+from duo.models.fitting import MARGIN, Footprint, Room, fill, place
 
 M = 1 << 20
 
 
-def footprint(n_layer: int, layer: int, cache: int, output: int, overhead: int) -> Footprint:
+def part(n_layer: int, layer: int, cache: int, output: int, overhead: int) -> Footprint:
     """Of equal layers; sizes in MiB."""
-    return Footprint((layer * M,) * n_layer, output * M, (cache * M,) * n_layer, overhead * M)
+    return Footprint((), (*n_layer * [layer * M], output * M), (*n_layer * [cache * M], 0), overhead * M)
 
 
-TARGET = footprint(10, layer=900, cache=100, output=500, overhead=100)  # 10,600 MiB
-DRAFT = footprint(4, layer=180, cache=20, output=100, overhead=50)  # 950 MiB
+TARGET = part(10, layer=900, cache=100, output=500, overhead=100)  # 10,600 MiB
+DRAFT = part(4, layer=180, cache=20, output=100, overhead=50)  # 950 MiB
 
 
 @pytest.mark.parametrize(
@@ -52,8 +55,9 @@ def test_layers_of_both_models_on_the_same_devices(
     free: tuple[int, ...], asked: tuple[int | None, int | None], target: tuple[int, ...], draft: tuple[int, ...]
 ) -> None:
     devices = [Room(name, MARGIN + size * M) for name, size in zip("AB", free, strict=False)]
-    for found, split in zip(place(TARGET, DRAFT, devices, devices, *asked), (target, draft), strict=True):
-        assert (found.tensor_split, found.n_gpu_layers) == (split, sum(split))
+    parts = [replace(one, rooms=devices, n_layers=n) for one, n in zip((TARGET, DRAFT), asked, strict=True)]
+    for found, split in zip(place(*parts), (target, draft), strict=True):
+        assert (tuple(found.counts.values()), found.n_gpu_layers) == (split, sum(split))
 
 
 # Properties
@@ -62,69 +66,66 @@ SIZES = st.integers(0, 40)
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Footprint:
-    layers = draw(st.lists(SIZES, min_size=1, max_size=6))
-    cache = draw(st.lists(SIZES, min_size=len(layers), max_size=len(layers)))
-    return Footprint(tuple(layers), draw(SIZES), tuple(cache), draw(SIZES), draw(SIZES))
-
-
-@st.composite
 def devices(draw: st.DrawFn, names: str = "ABC") -> list[Room]:
     chosen = draw(st.lists(st.sampled_from(names), max_size=3, unique=True))
     return [Room(name, MARGIN + draw(st.integers(0, 200))) for name in chosen]
 
 
+@st.composite
+def models(draw: st.DrawFn, names: str = "ABC") -> Footprint:
+    weights = draw(st.lists(SIZES, min_size=2, max_size=7))
+    cache = draw(st.lists(SIZES, min_size=len(weights) - 1, max_size=len(weights) - 1))
+    return Footprint(draw(devices(names)), tuple(weights), (*cache, 0), draw(SIZES), draw(SIZES))
+
+
 def taken(model: Footprint, counts: Iterable[int]) -> list[int]:
     """Bytes on each device with so many of the last layers on it."""
-    sizes = [*(weights + cache for weights, cache in zip(model.layers, model.cache, strict=True)), model.output]
-    counts = list(counts)
+    sizes, counts = model.sizes, list(counts)
     buffers = model.overhead + (model.staging if sum(counts) < len(sizes) else 0)
     ends = accumulate(counts, initial=len(sizes) - sum(counts))
     return [sum(sizes[a:b]) + (buffers if a < b else 0) for a, b in pairwise(ends)]
 
 
-@given(models(), devices(), st.data())
-def test_fill_is_optimal_and_monotonic(model: Footprint, device: list[Room], data: st.DataObject) -> None:
+@given(models(), st.data())
+def test_fill_is_optimal_and_monotonic(model: Footprint, data: st.DataObject) -> None:
     """No other split holds more layers, and more room never holds fewer; a requested number is placed in any case."""
-    most = 0
-    for ends in combinations_with_replacement(range(len(model.layers) + 2), len(device)):
+    most, rooms, n_all = 0, model.rooms, len(model.sizes)
+    for ends in combinations_with_replacement(range(n_all + 1), len(rooms)):
         counts = [b - a for a, b in pairwise((0, *ends))]
         used = taken(model, counts)
-        if all(size <= room.free_bytes - MARGIN for size, room in zip(used, device, strict=True)):
+        if all(size <= room.free_bytes - MARGIN for size, room in zip(used, rooms, strict=True)):
             most = max(most, sum(counts))
-    layout = fill(model, device)
-    assert layout.n_gpu_layers == most == sum(layout.tensor_split)
-    assert list(layout.used) == taken(model, layout.tensor_split)
+    layout = fill(model)
+    assert layout.n_gpu_layers == most
+    assert list(layout.used.values()) == taken(model, layout.counts.values())
     for n in (0, most // 2, -1):
-        asked = fill(model, device, n)
-        assert not device or asked.n_gpu_layers == (len(model.sizes) if n < 0 else n)
-        assert list(asked.used) == taken(model, asked.tensor_split)
-    more = [Room(room.name, room.free_bytes + data.draw(SIZES)) for room in device]
-    assert fill(model, more).n_gpu_layers >= most
+        asked = fill(replace(model, n_layers=n))
+        assert not rooms or asked.n_gpu_layers == (n_all if n < 0 else n)
+        assert list(asked.used.values()) == taken(model, asked.counts.values())
+    more = [Room(room.name, room.free_bytes + data.draw(SIZES)) for room in rooms]
+    assert fill(replace(model, rooms=more)).n_gpu_layers >= most
 
 
-@given(models(), models(), devices("ABC"), devices("BCD"))
-def test_no_device_exceeds_its_room(
-    target: Footprint, draft: Footprint, target_rooms: list[Room], draft_rooms: list[Room]
-) -> None:
-    size = {room.name: room.free_bytes for room in (*target_rooms, *draft_rooms)}
-    target_rooms = [Room(room.name, size[room.name]) for room in target_rooms]
-    layouts = place(target, draft, target_rooms, draft_rooms)
+@given(models("ABC"), models("BCD"))
+def test_no_device_exceeds_its_room(target: Footprint, draft: Footprint) -> None:
+    size = dict([*target.rooms, *draft.rooms])
+    target = replace(target, rooms=[Room(room.name, size[room.name]) for room in target.rooms])
     used = dict.fromkeys(size, 0)
-    for model, own, layout in ((target, target_rooms, layouts[0]), (draft, draft_rooms, layouts[1])):
-        for room, n_bytes in zip(own, taken(model, layout.tensor_split), strict=True):
-            used[room.name] += n_bytes
+    for model, layout in zip((target, draft), place(target, draft), strict=True):
+        for name, n_bytes in zip(layout.counts, taken(model, layout.counts.values()), strict=True):
+            used[name] += n_bytes
     assert all(n_bytes <= size[name] - MARGIN for name, n_bytes in used.items())
 
 
-@given(models(), devices(), st.one_of(st.none(), st.integers(0, 8)))
-def test_llama_cpp_splits_as_planned(model: Footprint, device: list[Room], n_layers: int | None) -> None:
+@given(models(), st.one_of(st.none(), st.integers(0, 8)))
+def test_llama_cpp_splits_as_planned(model: Footprint, n_layers: int | None) -> None:
     """llama-model.cpp, load_tensors(): the device of a layer is found by an upper bound among float32 shares."""
-    layout = fill(model, device, n_layers)
+    layout = fill(replace(model, n_layers=n_layers))
     if not layout.n_gpu_layers:
         return
-    ends = np.cumsum(np.array(layout.tensor_split, np.float32))
+    counts = list(layout.counts.values())
+    ends = np.cumsum(np.array(counts, np.float32))
     ends /= ends[-1]
     shares = np.arange(layout.n_gpu_layers, dtype=np.float32) / np.float32(layout.n_gpu_layers)
     places = np.searchsorted(ends, shares, "right").tolist()
-    assert [places.count(i) for i in range(len(device))] == list(layout.tensor_split)
+    assert [places.count(i) for i in range(len(counts))] == counts

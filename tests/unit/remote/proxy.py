@@ -1,4 +1,4 @@
-"""A proxy between backs and their lead that delays, drops, duplicates, reorders and corrupts messages."""
+"""A proxy between draft workers and their lead that delays, drops, duplicates, reorders and corrupts messages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from duo.http.guard import ROUTE
 
 
 class Proxy:
-    """Listens on a free port of this machine, and passes on what backs and the lead at `lead_port` send.
+    """Listens on a free port of this machine, and passes on what workers and the lead at `lead_port` send.
 
-    Each message takes `delay_s`. `cut`, `twice`, `swap` and `spoil` are the chances that a message ends the connection,
-    arrives twice, is overtaken by the next one, or has a byte changed. `counts` tells how often that was.
+    Each message takes a millisecond. `cut`, `twice`, `swap` and `spoil` are the chances that a message ends the
+    connection, arrives twice, is overtaken by the next one, or has a byte changed. `counts` tells how often that was.
     """
 
-    def __init__(self, lead_port: int, *, delay_s: float = 0.0, seed: int = 0, **chances: float) -> None:
+    def __init__(self, lead_port: int, **chances: float) -> None:
         self.counts: Counter[str] = Counter()
         self._lead = f"ws://127.0.0.1:{lead_port}{ROUTE}"
-        self._delay_s = delay_s
         self._chances = chances
-        self._seed = seed
         self._server = serve(self._serve, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None)
         self.port: int = self._server.socket.getsockname()[1]
 
@@ -41,29 +39,28 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
 
-    def _serve(self, back: ServerConnection) -> None:
-        """One back, from its connection to its end."""
+    def _serve(self, worker: ServerConnection) -> None:
+        """One worker, from its connection to its end."""
         n = self.counts["connections"]
         self.counts["connections"] += 1
         with (
-            suppress(OSError, WebSocketException),  # without a lead the back is disconnected
+            suppress(OSError, WebSocketException),  # without a lead the worker is disconnected
             connect(self._lead, compression=None, max_size=None, ping_interval=None, proxy=None) as lead,
             ThreadPoolExecutor(2) as pool,
         ):
-            pool.submit(self._pass_on, back, lead, Random(f"{self._seed} {n} to lead"))
-            pool.submit(self._pass_on, lead, back, Random(f"{self._seed} {n} to back"))
+            pool.submit(self._pass_on, worker, lead, Random(f"{n} to lead"))
+            pool.submit(self._pass_on, lead, worker, Random(f"{n} to worker"))
 
     def _pass_on(self, source: Connection, sink: Connection, dice: Random) -> None:
         """One direction, until either end is closed. The first message, Hello or Welcome, is only delayed."""
         overtaken: list[str | bytes] = []
-        is_first = True
         with suppress(ConnectionClosed):
+            sink.send(source.recv())
             for message in source:
-                time.sleep(self._delay_s)
-                happens = {what for what, chance in self._chances.items() if dice.random() < chance and not is_first}
-                is_first = False
+                time.sleep(0.001)
+                happens = {what for what, chance in self._chances.items() if dice.random() < chance}
                 self.counts.update(happens)
-                passed = [_spoilt(message, dice) if "spoil" in happens else message] * (2 if "twice" in happens else 1)
+                passed = [_spoilt(message, dice) if "spoil" in happens else message] * (1 + ("twice" in happens))
                 if "swap" in happens:
                     overtaken += passed
                 else:
@@ -80,6 +77,5 @@ class Proxy:
 def _spoilt(message: str | bytes, dice: Random) -> bytes:
     """The same with one byte changed."""
     data = bytearray(message.encode() if isinstance(message, str) else message)
-    if data:
-        data[dice.randrange(len(data))] ^= dice.randrange(1, 256)
+    data[dice.randrange(len(data))] ^= dice.randrange(1, 256)
     return bytes(data)

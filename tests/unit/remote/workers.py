@@ -65,8 +65,8 @@ class Stage:
         self.finish()
         self._listener.close()
 
-    def back(self) -> Back:
-        return Back(self.port)
+    def worker(self) -> ScriptedWorker:
+        return ScriptedWorker(self.port)
 
     def begin(self, during: Callable[[], object] = lambda: None) -> None:
         """Begin a text; `during` is called in each decode, as soon as it may go on."""
@@ -106,13 +106,13 @@ class Stage:
         assert self.count(what) == n
 
 
-class Back:
+class ScriptedWorker:
     """A client that says to a lead what it is told to say."""
 
     def __init__(self, port: int) -> None:
         self._url = f"ws://127.0.0.1:{port}{ROUTE}"
 
-    def __enter__(self) -> Back:
+    def __enter__(self) -> ScriptedWorker:
         connecting = connect(self._url, compression=None, proxy=None, ping_interval=None, max_queue=None)
         self._socket = connecting.__enter__()
         self.peer = "{}:{}".format(*self._socket.local_address)
@@ -132,7 +132,7 @@ class Back:
     def hear(self) -> messages.FromLead:
         return messages.from_lead(self._socket.recv(60))
 
-    def join(self) -> Back:
+    def join(self) -> ScriptedWorker:
         self.say(hello())
         assert isinstance(self.hear(), Welcome)
         return self

@@ -1,4 +1,4 @@
-"""Real backs that connect, disconnect, die and hang while a real lead writes: the text is the target's own."""
+"""Real workers that connect, disconnect, die and hang while a real lead writes: the text is the target's own."""
 
 import random
 import signal
@@ -14,7 +14,7 @@ from tests.gguf_files import tiny_llama
 from tests.raw_http import connect as connect_raw
 from tests.raw_http import handshake
 from tests.serving import BackProcess, LeadProcess, wait_until
-from tests.unit.remote.backs import frame
+from tests.unit.remote.workers import frame
 
 PROMPT = "def fibonacci(n):\n    "
 STORY = "Once upon a time, in a small village by the sea,"
@@ -35,25 +35,25 @@ def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
 
 @pytest.fixture(scope="module")
 def plain(lead: LeadProcess) -> dict[str, str]:
-    """The texts of the lead before there is any back."""
+    """The texts of the lead before there is any worker."""
     assert lead.metric("duo:worker_joins_total") == 0
     return {PROMPT: lead.write(PROMPT, N), STORY: lead.write(STORY, N), "sampled": lead.write(STORY, N, **SAMPLED)}
 
 
 @pytest.fixture(autouse=True)
 def alone(lead: LeadProcess, plain: dict[str, str]) -> None:
-    """The backs of the test before have disconnected."""
+    """The workers of the test before have disconnected."""
     wait_until(lambda: lead.metric("duo:workers_connected") == 0)
 
 
 def connected(draft: Path, port: int) -> BackProcess:
-    back = BackProcess(draft, port, "--token", TOKEN)
-    back.wait_for("connected to the lead")
-    return back
+    worker = BackProcess(draft, port, "--token", TOKEN)
+    worker.wait_for("connected to the lead")
+    return worker
 
 
 def write_until_accepted(lead: LeadProcess, plain: dict[str, str]) -> None:
-    """Until a candidate was accepted: the back may not be ready yet."""
+    """Until a candidate was accepted: the worker may not be ready yet."""
     before = lead.n_accepted
     for _ in range(10):
         assert lead.write(PROMPT, N) == plain[PROMPT]
@@ -62,7 +62,7 @@ def write_until_accepted(lead: LeadProcess, plain: dict[str, str]) -> None:
     pytest.fail("no candidate was accepted")
 
 
-def test_backs_that_are_killed_and_stopped_within_a_text(
+def test_workers_that_are_killed_and_stopped_within_a_text(
     lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path]
 ) -> None:
     draft = demo_pair[1]
@@ -74,7 +74,7 @@ def test_backs_that_are_killed_and_stopped_within_a_text(
             stream.wait_for_pieces(4)
             first.send(signal.SIGKILL)
             assert stream.finish() == plain[STORY]
-            write_until_accepted(lead, plain)  # the other back takes over
+            write_until_accepted(lead, plain)  # the other worker takes over
             stream = lead.stream(STORY, N)
             stream.wait_for_pieces(2)
             second.send(signal.SIGINT)
@@ -83,38 +83,23 @@ def test_backs_that_are_killed_and_stopped_within_a_text(
             assert stream.finish() == plain[STORY]
 
 
-def test_a_back_that_hangs_and_one_that_is_ready_within_a_text(
+def test_a_worker_that_hangs_and_one_that_is_ready_within_a_text(
     lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path]
 ) -> None:
-    with connected(demo_pair[1], lead.port) as back:
-        back.send(signal.SIGSTOP)
+    with connected(demo_pair[1], lead.port) as worker:
+        worker.send(signal.SIGSTOP)
         stream = lead.stream(PROMPT, N)
         stream.wait_for_pieces(4)
-        back.send(signal.SIGCONT)
+        worker.send(signal.SIGCONT)
         assert stream.finish() == plain[PROMPT]
         assert stream.events[-1]["timings"]["draft_n_accepted"] > 0
         stream = lead.stream(STORY, N)
         stream.wait_for_pieces(4)
-        back.send(signal.SIGSTOP)
+        worker.send(signal.SIGSTOP)
         assert stream.finish() == plain[STORY]
 
 
-def test_a_local_draft_stands_by_behind_a_back(plain: dict[str, str], demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    with LeadProcess(target, *OPTIONS, "-md", draft, "-td", "1", "--no-profile", before=SLOW_TARGET) as lead:
-        with connected(draft, lead.port) as back:
-            stream = lead.stream(PROMPT, N)
-            lead.wait_for("draft .* is in use")
-            stream.wait_for_pieces(4)
-            back.send(signal.SIGTERM)
-            assert back.finish() == 0
-            back.wait_for("disconnected from the lead")
-            assert stream.finish() == plain[PROMPT]
-        wait_until(lambda: lead.metric("duo:workers_connected") == 0)
-        write_until_accepted(lead, plain)
-
-
-def test_interleaved_and_paused_texts_while_backs_are_killed(tmp_path: Path) -> None:
+def test_interleaved_and_paused_texts_while_workers_are_killed(tmp_path: Path) -> None:
     target, draft = tiny_llama(tmp_path / "target.gguf", depth=0.05), tiny_llama(tmp_path / "draft.gguf", depth=0.02)
     dice, common = random.Random(4), ("--exact", "-c", "600", "--lookup", "off")
     options = (*common, "--turn-tokens", "4", "--schedule", "async", "--back-token", TOKEN)
@@ -125,15 +110,15 @@ def test_interleaved_and_paused_texts_while_backs_are_killed(tmp_path: Path) -> 
         LeadProcess(target, *common) as alone,
         ExitStack() as stack,
     ):
-        texts, backs, expected = [STORY * n for n in (1, 2, 3, 4)], list[BackProcess](), list[str]()
+        texts, workers, expected = [STORY * n for n in (1, 2, 3, 4)], list[BackProcess](), list[str]()
         for _ in range(12):
-            if len(backs) < dice.randrange(1, 3):
-                backs.append(stack.enter_context(connected(draft, lead.port)))
+            if len(workers) < dice.randrange(1, 3):
+                workers.append(stack.enter_context(connected(draft, lead.port)))
             chosen = dice.sample(range(len(texts)), dice.randrange(2, 5))
             streams = [lead.stream(texts[i], N, **sampled) for i in chosen]
             streams[0].wait_for_pieces(dice.randrange(1, 9))
             if dice.random() < 0.6:
-                backs.pop(dice.randrange(len(backs))).send(signal.SIGKILL)
+                workers.pop(dice.randrange(len(workers))).send(signal.SIGKILL)
             for i, stream in zip(chosen, streams, strict=True):
                 expected.append(alone.write(texts[i], N, **sampled))
                 assert stream.finish() == expected[-1]
