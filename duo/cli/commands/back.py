@@ -6,13 +6,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from duo.cli.inputs import back_token
+from duo.cli.commands.options import BackOptions
 from duo.cli.load import check_gpu, check_servers, interruptible
-from duo.cli.options.by_command import BackOptions
-from duo.cli.options.groups import named
-from duo.cli.terminal.console import note, progress_bar
+from duo.cli.options import back_token, named
+from duo.cli.terminal.console import note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT, DEMO, ModelConfig
 from duo.engine.background import background
 from duo.engine.cores import check_threads, follows_cores, plan_threads

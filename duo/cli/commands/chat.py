@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from duo.cli.inputs import api_keys, read_argument, read_prompt
-from duo.cli.options.by_command import ChatOptions, RunOptions
-from duo.cli.terminal.console import note
-from duo.cli.terminal.log import send_log
+from duo.cli.commands.options import ChatOptions, RunOptions
+from duo.cli.options import api_keys, read_argument, read_prompt
+from duo.cli.terminal.console import note, send_log
 from duo.cli.terminal.talk import Answer, ChatBackend, Printer, Talk, beginning
 from duo.cli.terminal.writer import marks_tokens
 from duo.errors import UsageError

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from duo.cli.inputs import read_argument
+from duo.cli.commands.options import CheckOptions
 from duo.cli.load import loaded
-from duo.cli.options.by_command import CheckOptions
-from duo.cli.options.groups import RANDOM_SEED
-from duo.cli.terminal.console import note, progress_bar
+from duo.cli.options import RANDOM_SEED, read_argument
+from duo.cli.terminal.console import note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.config import GenerationConfig
 from duo.diagnose.divergence import Comparison, compare
 from duo.engine.engine import Engine

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from duo.bench.facts import run_facts, write_json
 from duo.bench.rounds import built_in, loops, rounds
-from duo.cli.inputs import read_argument
+from duo.cli.commands.options import TuneOptions
 from duo.cli.load import loaded
-from duo.cli.options.by_command import TuneOptions
+from duo.cli.options import read_argument
 from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.diagnose.draft_comparison import DraftComparison, DraftFigures

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 
+from duo.cli.commands.options import DoctorOptions, RunOptions
 from duo.cli.installation import Installation, read_installation
-from duo.cli.options.by_command import DoctorOptions, RunOptions
 from duo.cli.problems import Problem, find_problems, require_rpc
 from duo.cli.terminal.console import warn
 

@@ -11,13 +11,22 @@ from functools import partial
 
 from duo import __version__
 from duo.bench.facts import run_facts, write_json
-from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
+from duo.cli.commands.options import DemoOptions, RunOptions
 from duo.cli.load import empty_hint, loaded, prompt_hint
-from duo.cli.options.by_command import DemoOptions, RunOptions
-from duo.cli.terminal.console import blame, check_writable, discard_stdout, note, prompt_bar, say, warn
+from duo.cli.options import read_argument, read_prompt
+from duo.cli.terminal.console import (
+    blame,
+    check_writable,
+    discard_stdout,
+    finish_notices,
+    note,
+    prompt_bar,
+    say,
+    send_log,
+    warn,
+)
 from duo.cli.terminal.interrupts import Interrupt, on_interrupt
 from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
-from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.report import RunStatistics, render, render_comparison
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig
@@ -30,6 +39,21 @@ from duo.engine.request import TextRequest
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
 
+# Prompt of the demo pair if none is given: most of the answer is in the prompt.
+DEMO_PROMPT = """\
+Rewrite this letter so that it is addressed to Mr Brown instead of Mrs Green:
+
+Dear Mrs Green,
+
+Thank you for your letter of 3 May. We are pleased to tell you that your order was sent this morning and will arrive \
+on Friday. It contains two garden chairs, one round table and a blue parasol. The table needs to be assembled: the \
+screws and the tools are in the small box under the table top. If a part is missing or damaged, please keep the \
+packaging and call us between nine and five. We will send you a replacement within three days.
+
+We hope that you will enjoy many sunny hours in your garden.
+
+Yours sincerely,
+Anna White"""
 _HANG_UP_S = 1.0  # at most, from a failed write until SIGHUP
 
 

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from duo.bench.facts import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
+from duo.cli.commands.options import TuneOptions
 from duo.cli.commands.plan import Prospects, foretell, render
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
-from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
+from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped, check_measurable
 from duo.diagnose.timing import Measurements
 from duo.engine.contexts import N_SEQUENCES
