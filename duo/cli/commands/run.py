@@ -4,7 +4,7 @@ import errno
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,9 +26,8 @@ from duo.cli.terminal.console import (
     warn,
 )
 from duo.cli.terminal.interrupts import Interrupt, on_interrupt
-from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
 from duo.cli.terminal.report import RunStatistics, render, render_comparison
-from duo.cli.terminal.writer import TextWriter, marks_tokens
+from duo.cli.terminal.writer import REFRESH_S, Live, TextWriter, marks_tokens
 from duo.config import GenerationConfig
 from duo.diagnose.trace import TraceFile
 from duo.engine.cores import usable_cores
@@ -38,6 +37,7 @@ from duo.engine.recorder import Recorder
 from duo.engine.request import TextRequest
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
+from duo.speculation.types import Step
 
 # Prompt of the demo pair if none is given: most of the answer is in the prompt.
 DEMO_PROMPT = """\
@@ -65,12 +65,11 @@ def run(options: RunOptions) -> int:
         text = _prompt_text(options, prompt, engine)
         if text == prompt and options.conversation is not False and (hint := prompt_hint(engine.slot.target, text)):
             note(hint)
-        metrics, slot = Recorder(), engine.slot
+        metrics, slot, alone = Recorder(), engine.slot, None
         trace = _trace(options, metrics, slot)
         stream, tokens, status = _write(options, engine, text, config, metrics, trace)
         statistics = RunStatistics.of(slot, stream)
         about = run_facts(slot, options) if options.json else None
-        alone = None
         # The demo compares duo with the target alone; --json and -v have reports of their own.
         compares = options.is_demo and options.engine.schedule == "auto" and not (options.json or options.verbose)
         if compares and statistics.policy is not None and statistics.text.tokens_per_s is not None and not status:
@@ -123,23 +122,20 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
 
 def _write(
     options: RunOptions, engine: Engine, text: str, config: GenerationConfig, metrics: Recorder, trace: TraceFile | None
-) -> tuple[Stream, Sequence[int], int]:
+) -> tuple[Stream, list[int], int]:
     """Print a text while it is written: its stream, tokens and the exit status. Raises BrokenPipeError or DuoError."""
     marks = marks_tokens(options.color)
-    live = Live(metrics, marks=marks) if options.live and can_be_shown() else None
+    live = Live(metrics, marks=marks) if options.live and Live.isatty() else None
     if options.live and live is None:
         warn("--live needs a terminal on stdout, and not TERM=dumb")
     writer = TextWriter(marks=marks, stream=live)
     watchers = [watcher for watcher in (live, trace) if watcher is not None]
-    prompt, tokens, has_text = engine.prompt_tokens(text), list[int](), False
+    prompt, steps = engine.prompt_tokens(text), list[Step]()
 
-    def refresh() -> None:
+    def refresh(*, is_stalled: bool = True) -> None:
         for watcher in watchers:
             watcher.refresh()
-
-    def on_stall() -> None:
-        refresh()
-        if metrics.steps and not watchers:  # for a long prompt, there is a progress bar
+        if is_stalled and metrics.steps and not watchers:  # for a long prompt, there is a progress bar
             warn("no token for 30 seconds: the model is very slow or its device hangs (Ctrl-C to stop)")
 
     try:
@@ -149,20 +145,20 @@ def _write(
             with _stoppable(start) as (stream, interrupt):
                 for watcher in watchers:
                     watching.enter_context(watcher)
-                stream.items.on_stall, stream.items.stall_s = on_stall, REFRESH_S if watchers else 30.0
+                stream.items.on_stall, stream.items.stall_s = refresh, REFRESH_S if watchers else 30.0
                 if options.display_prompt:
                     writer.prompt(text)
                 for step in stream:
                     bar.close()
                     writer.step(step)
-                    has_text = has_text or any(step.pieces)
-                    tokens += step.tokens
-                    refresh()
+                    steps.append(step)
+                    refresh(is_stalled=False)
     finally:
         writer.end()
+    has_text = any(piece for step in steps for piece in step.pieces)
     if not has_text and (hint := empty_hint(metrics.stop, config.stop.n_predict)):
         note(hint)
-    return stream, tokens, interrupt.status
+    return stream, [token for step in steps for token in step.tokens], interrupt.status
 
 
 @contextmanager
