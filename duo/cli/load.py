@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from duo.cli.installation import CUDA, best_backend, build_with, require_rpc, values_of
 from duo.cli.options import EngineOptions, GenerationOptions, back_token, read_file
-from duo.cli.problems import CUDA, best_backend, build_with, require_rpc, values_of
 from duo.cli.terminal.console import note, progress_bar, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from duo.cli.commands.options import RpcServerOptions
-from duo.cli.problems import require_rpc
+from duo.cli.installation import require_rpc
 from duo.cli.terminal.console import blame, note, send_log
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.engine.cores import require_threads, usable_cores
