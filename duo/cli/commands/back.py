@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from duo.cli.commands.options import BackOptions
-from duo.cli.load import check_gpu, check_servers, interruptible
+from duo.cli.load import check_gpu, check_servers, load_interruptibly
 from duo.cli.options import back_token, named
 from duo.cli.terminal.console import note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
@@ -39,8 +39,7 @@ def back(options: BackOptions) -> int:
 
     vocabulary = options.vocab and check_gguf(options.vocab)
     with (
-        interruptible(lambda show: in_background(partial(_load, model_config), show)) as loaded,
-        closing(loaded) as model,
+        closing(load_interruptibly(lambda show: in_background(partial(_load, model_config), show))) as model,
         draft_client(
             model, options.lead, token, spare, vocabulary, n_ctx=config.n_ctx, warmup=config.warmup, cores=cores
         ) as client,
