@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from duo.speculation.policy import Policy, policy_for
+
 from benchmarks import servers
 from benchmarks.contestants import Setup, patched
 from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
@@ -24,7 +26,6 @@ from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.errors import DecodeError
 from duo.remote.worker import DraftWorker
-from duo.speculation.policy import Policy, policy_for
 
 _TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
 _N_JUDGED = 50  # decodes of a draft in another process that are judged together

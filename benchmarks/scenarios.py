@@ -13,7 +13,7 @@ from duo.bench.contestants import SPECULATIVE, Program
 from duo.bench.rounds import Contestant, distinct_share
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
-from duo.speculation.schedule import Schedule
+from duo.speculation.modes import Schedule
 
 SMOLLM2 = ("smollm2-f16", "smollm2-f32")
 TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")

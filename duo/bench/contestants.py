@@ -18,9 +18,8 @@ from duo.diagnose.measure import Interrupted
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
-from duo.engine.statistics import StepRecord
+from duo.engine.statistics import INTERRUPTED, StepRecord
 from duo.engine.stream import Completion
-from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
 from duo.llama.context_params import flash_attention
 from duo.llama.devices import gpus

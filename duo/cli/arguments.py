@@ -4,20 +4,30 @@ import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer.core import TyperCommand, TyperGroup
 
 from duo.cli.commands import COMMANDS
-from duo.cli.llama_flags import ALIASES, NO_EFFECT, OFF, flags, refused_variables
-from duo.cli.options.by_command import RunOptions
+from duo.cli.commands.options import RunOptions
 from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
 
+NO_EFFECT = "without effect here"
+OFF = ("", "off", "disabled", "false", "0", "no", "n", "f")  # values of variables for switches
+_SWITCH = "[on|off|auto]"
+# Spellings of llama.cpp for options that duo calls differently.
+ALIASES = {
+    "-co": "--color", "--usage": "--help", "--log-verbose": "--verbose", "--spec-draft-hf": "--hf-repo-draft",
+    "--spec-draft-threads": "--threads-draft", "--spec-draft-cpu-range": "--cpu-range-draft",
+    "--spec-draft-ngl": "--gpu-layers-draft", "--ui": "--page", "--webui": "--page", "--no-ui": "--no-page",
+    "--no-webui": "--no-page",
+}  # fmt: skip
 _ON = ("on", "enabled", "true", "1", "yes", "y", "t")  # values of variables for switches
 _WIDE = 100  # columns that the table of Typer's help needs
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
@@ -218,3 +228,55 @@ def _meant(word: str, model: str) -> str:
     option = f"-m {shlex.quote(model)}" if model.endswith(".gguf") else name
     meant = next((text for pattern, text in _MEANT.items() if re.fullmatch(pattern, word)), "")
     return meant.format(word=shlex.quote(word), model=option)
+
+
+# The flags of llama-cli, llama-completion and llama-server that duo does not have
+
+
+class LlamaFlag(NamedTuple):
+    """A flag that duo does not have."""
+
+    names: tuple[str, ...]
+    n_values: int
+    optional: bool  # the value may be missing
+    harmless: tuple[str, ...]  # values and commands with which it asks for what duo does anyway
+    instead: str  # why it is refused and what to use instead, or NO_EFFECT
+
+    variables: tuple[str, ...]  # with its values
+
+    def is_refused(self, value: str | None, command: str) -> bool:
+        """Whether a command refuses it, with its last value; the empty name is `duo` itself."""
+        return self.instead != NO_EFFECT and not any(command == one or _same(value, one) for one in self.harmless)
+
+
+def _same(value: str | None, other: str) -> bool:
+    try:
+        return value is not None and float(value) == float(other)
+    except ValueError:
+        return value == other
+
+
+@cache
+def flags() -> dict[str, LlamaFlag]:
+    """All flags that duo does not have, by each of their names."""
+    found: dict[str, LlamaFlag] = {}
+    _, *sections = Path(__file__).with_name("llama_flags.txt").read_text(encoding="utf-8").split("\n# ")
+    for instead, *lines in map(str.splitlines, sections):
+        for part in " | ".join(filter(None, lines)).split(" | "):
+            head, *harmless = part.split(" = ")
+            names = tuple(word for word in head.split() if word.startswith("-"))
+            others = [word[1:] for word in head.split() if word.startswith("$")]
+            n_values = len(head.split()) - len(names) - len(others)
+            variables = (f"LLAMA_ARG_{name[2:].upper().replace('-', '_')}" for name in names if name[:2] == "--")
+            about = (tuple(harmless), instead, (*others, *variables))
+            found |= dict.fromkeys(names, LlamaFlag(names, n_values, _SWITCH in head, *about))
+    return found
+
+
+def refused_variables(environment: Mapping[str, str], command: str) -> Iterator[str]:
+    """The variables that are set and would be refused as flags of a command, and why."""
+    for flag in dict.fromkeys(flags().values()):
+        for name in flag.variables:
+            value = environment.get(name, "")
+            if flag.is_refused(value, command) and (value if flag.n_values else value not in OFF):
+                yield f"{name} ({flag.instead})"

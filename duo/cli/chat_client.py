@@ -12,7 +12,7 @@ import httpx
 import msgspec
 from httpx_sse import EventSource
 
-from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
+from duo.cli.commands.chat import Answer, Message, Show, limit_remark
 from duo.errors import DuoError, UsageError
 from duo.http.guard import LOOPBACK_NAMES
 from duo.speculation.types import Origin

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import groupby
 
 from duo.chat.parser import AnswerFormat, AnswerParser, Part
+from duo.cli.commands.chat import Answer, Message, Show, limit_remark
 from duo.cli.load import empty_hint
 from duo.cli.terminal.console import prompt_bar
 from duo.cli.terminal.interrupts import handling
-from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.statistics import CONTEXT_FULL, LIMIT

@@ -1,28 +1,41 @@
-"""This installation, as `duo doctor` describes it."""
+"""This installation, as `duo doctor` describes it, and the commands that build another llama.cpp."""
 
 import logging
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 
 import msgspec
 
-from duo import __version__
-from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
+import duo
+from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Bandwidth, Host, measure_bandwidth, read_host
 from duo.engine.cores import allowed_cores, split_cores, usable_cores
-from duo.errors import UsageError
-from duo.llama.build import GPU_BACKENDS, child_command, hiding_variables
+from duo.errors import DeviceError, UsageError
+from duo.llama.build import GPU_BACKENDS, child_command, hiding_variables, is_frozen
 from duo.llama.limits import Limit, cpu_limit, memory_limit
 from duo.models.storage import cache_dir, config_dir
 
 LLAMA = "llama-cpp-python"
 SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # environment variables that can slow down every decode
+NATIVE = "native"  # all instruction sets of this CPU
+RPC, CUDA, METAL, VULKAN = "RPC", "CUDA", "MTL", "Vulkan"  # backends, as llama.cpp names them
+# The CMake option of each.
+_FLAGS = {
+    RPC: "GGML_RPC", CUDA: "GGML_CUDA", METAL: "GGML_METAL", VULKAN: "GGML_VULKAN", "ROCm": "GGML_HIP",
+    "MUSA": "GGML_MUSA", "SYCL": "GGML_SYCL", "OpenCL": "GGML_OPENCL", "CANN": "GGML_CANN", "BLAS": "GGML_BLAS",
+    NATIVE: "GGML_NATIVE",
+}  # fmt: skip
+# The fastest, or the simplest to build, by vendor.
+_BACKENDS = {NVIDIA: CUDA, APPLE: METAL, AMD: VULKAN, INTEL: VULKAN}
+PIP = f"{shlex.quote(sys.executable)} -m pip install"
 _VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS")
 _LOAD_S = 60  # timeout for loading llama.cpp
 _GPU_KINDS = ("GPU", "IGPU")
@@ -106,7 +119,7 @@ def read_installation() -> Installation:
     target, draft = split_cores(None, None, n_cores)
     return Installation(
         versions={
-            "duo": __version__, "Python": platform.python_version(), LLAMA: version_of(LLAMA),
+            "duo": duo.__version__, "Python": platform.python_version(), LLAMA: version_of(LLAMA),
             "llama.cpp": build.version, "numpy": version_of("numpy"),
         },
         tested_range=tested_range(),
@@ -198,3 +211,51 @@ def _folder(find: Callable[[], Path]) -> Folder:
     if not existing.is_dir():
         return Folder(str(path), f"{existing} is not a directory")
     return Folder(str(path), None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable")
+
+
+# Another build of llama.cpp
+
+
+def values_of(variables: Mapping[str, str], names: Iterable[str], between: str = " and ") -> str:
+    """The settings of these variables, as a shell has them."""
+    return between.join(f"{name}={shlex.quote(variables[name])}" for name in names)
+
+
+def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
+    """The command that builds llama-cpp-python with `features` in addition to `backends` (None: those of this build).
+
+    `features` are RPC, NATIVE or GPU back ends. In the environment that the Makefile of a checkout made, it uses make;
+    in an archive, the command is for a clone.
+    """
+    if backends is None:
+        from duo.llama.devices import built_gpu_backends, list_backends  # noqa: PLC0415 - llama.cpp may not be loadable
+
+        backends = [*list_backends(), *built_gpu_backends()]
+    folder = Path(duo.__file__).parents[1]
+    is_checkout = (folder / "Makefile").is_file() and Path(sys.prefix) == folder / ".venv"
+    by_make = is_checkout or is_frozen()  # which adds RPC
+    wanted = dict.fromkeys([*(name for name in backends if name in _FLAGS), *features])
+    flags = " ".join(f"-D{_FLAGS[name]}=on" for name in wanted if not (by_make and name == RPC))
+    build = f'CMAKE_ARGS="{flags}" ' if flags else ""
+    if is_frozen():  # nothing in an archive can be rebuilt
+        return f"in a clone of duo: make {build}demo"
+    if is_checkout:
+        make = f"make -C {shlex.quote(str(folder))}"
+        return f"{make} clean && {make} {build}demo"
+    # pip's cache of wheels ignores CMAKE_ARGS.
+    fresh = f"--force-reinstall --no-deps --no-cache-dir --no-binary {LLAMA}"
+    return f'{build}{PIP} {fresh} "{LLAMA}{tested_range() or ""}"'
+
+
+def require_rpc() -> None:
+    """Raise DeviceError if llama.cpp was built without RPC."""
+    from duo.llama.library import supports_rpc  # noqa: PLC0415 - llama.cpp may not be loadable
+
+    if not supports_rpc():
+        raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
+
+
+def best_backend(host: Host) -> str | None:
+    """The backend for the GPU of the machine; None without a GPU."""
+    vendors = {gpu.vendor for gpu in host.gpus}
+    return next((backend for vendor, backend in _BACKENDS.items() if vendor in vendors), None)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from duo.cli.inputs import back_token, read_file
-from duo.cli.options.groups import EngineOptions, GenerationOptions
-from duo.cli.problems import CUDA, best_backend, build_with, require_rpc, values_of
+from duo.cli.installation import CUDA, best_backend, build_with, require_rpc, values_of
+from duo.cli.options import EngineOptions, GenerationOptions, back_token, read_file
 from duo.cli.terminal.console import note, progress_bar, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig
@@ -34,8 +32,7 @@ Loaded = TypeVar("Loaded", Engine, Model)
 Show = Callable[[str, float, float | None], bool]
 
 
-@contextmanager
-def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
+def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDrafts | None = None) -> Engine:
     """The engine that the options describe, for `n_predict` tokens. Raises DuoError, or SystemExit after Ctrl-C."""
     plan_threads(options.engine, drafting=False)  # checks them before anything is downloaded
     target, draft = options.model_names()
@@ -54,17 +51,15 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
         config = replace(config, back_token=back_token(config.back_token, options.back_token_file))
 
     load = partial(load_engine, target, draft, config, remote_drafts=remote_drafts)
-    with interruptible(lambda show: load(progress=show)) as engine:
-        if options.is_demo:
-            why = "" if options.names_target else "no model given (-m, -hf): "
-            note(f"{why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
-        _say_what_is_unusual(engine.slot, config, is_rejection=is_rejection)
-        with engine:
-            yield engine
+    engine = load_interruptibly(lambda show: load(progress=show))
+    if options.is_demo:
+        why = "" if options.names_target else "no model given (-m, -hf): "
+        note(f"{why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+    _say_what_is_unusual(engine.slot, config, is_rejection=is_rejection)
+    return engine
 
 
-@contextmanager
-def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
+def load_interruptibly(load: Callable[[Show], Loaded]) -> Loaded:
     """What `load` returns; its argument shows progress and returns False after Ctrl-C. Raises SystemExit then."""
     found = None
     with on_interrupt(lambda: None) as interrupt, progress_bar() as bar:
@@ -84,7 +79,7 @@ def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
         note("interrupted while loading")
         raise SystemExit(interrupt.status)
     assert found is not None
-    yield found
+    return found
 
 
 def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection: bool) -> None:
@@ -94,14 +89,8 @@ def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection:
         note(f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?")
     if slot.in_turns and config.schedule == "async":
         warn("--schedule async has no effect: a head that shares the context or the cache of the target takes turns")
-    can_branch = (
-        draft is not None
-        and slot.can_speculate
-        and slot.translation is None
-        and not slot.uses_head
-        and not is_rejection
-    )
-    if config.branches and not (can_branch and config.schedule in ("auto", "async")):
+    in_order = draft is not None and slot.can_speculate and config.schedule in ("auto", "async")
+    if config.branches and not (in_order and slot.translation is None and not slot.uses_head and not is_rejection):
         needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
         warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")
 

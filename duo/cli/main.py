@@ -1,4 +1,7 @@
-"""The command `duo`, until its parts are imported: that takes most of a second, in which Ctrl-C is expected too."""
+"""The command `duo`, until its parts are imported: that takes most of a second, in which Ctrl-C is expected too.
+
+What needs no options, such as `duo --version`, is printed here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,24 @@ _N_FILES = 32  # at once, for the modules, a model and a few connections
 TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds, in which Ctrl-C would be a traceback
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _typeshed import ReadableBuffer
+
+_PAGE = """\
+duo runs a large language model (a GGUF file) faster, with a small draft model that runs concurrently.
+
+  duo demo                                      see it: two small models, 360 MB, fetched on first use
+  duo chat -m main.gguf                         chat with a model
+  duo chat -m main.gguf -md draft.gguf          the same with a draft: the same text, faster
+  duo -m main.gguf -md draft.gguf -p "Once"     complete a text (--chat: answer a question)
+  duo lead -m main.gguf -md draft.gguf          a server with an OpenAI-compatible API
+  duo tune -m main.gguf -md draft.gguf          is it faster with this draft, on this machine?
+  duo tune -m main.gguf                         which draft is the fastest for this model?
+  duo list                                      the models on this machine
+
+From Hugging Face: -hf USER/REPO:QUANT instead of -m, -hfd instead of -md. llama.cpp's flags work.
+duo --help has the main options and all commands."""
 
 
 def main() -> None:
@@ -23,24 +43,54 @@ def main() -> None:
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else ignored: a job in the background
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _open_streams()
-    _show_quickly()
+    try:
+        if show():
+            sys.stdout.flush()
+            sys.exit(0)
+    except OSError:  # which run() meets again, and explains
+        pass
     _check_files()
     from duo.cli.app import run  # noqa: PLC0415
 
     sys.exit(run())
 
 
-def _show_quickly() -> None:
-    """Exit after what needs no options, which are neither declared nor parsed then; else return."""
-    from duo.cli.about import show  # noqa: PLC0415
+def show() -> bool:
+    """Print what `duo` or `duo --version` prints; False for another command line, or a model in the environment."""
+    if sys.argv[1:] == ["--version"]:
+        show_versions()
+    elif sys.argv[1:] or any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE"))):
+        return False
+    else:
+        print(_PAGE)  # noqa: T201 - the output
+    return True
 
-    try:
-        if not show():
-            return
-        sys.stdout.flush()
-    except OSError:  # which run() explains
-        return
-    sys.exit(0)
+
+def show_versions(*, verbose: bool = False) -> None:
+    """Print the versions that matter; if `verbose`, the licence and the third-party packages too."""
+    from duo.llama.build import versions  # noqa: PLC0415 - not for the start page
+
+    for name, version in versions().items():
+        print(f"{name} {version}")  # noqa: T201 - the output
+    if verbose:
+        print("\n".join(["", *_notices()]))  # noqa: T201
+
+
+def _notices() -> Iterator[str]:
+    from importlib.metadata import distribution  # noqa: PLC0415 - only here
+
+    from packaging.requirements import Requirement  # noqa: PLC0415
+
+    duo = distribution("duo-llm")
+    yield duo.read_text("licenses/LICENSE") or "Licence: see the file LICENSE"
+    yield "Direct dependencies, each under its own licence:"
+    for requirement in map(Requirement, duo.requires or []):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            package = distribution(requirement.name)
+            found = package.metadata
+            licence = found["License-Expression"] or found["License"] or "see its metadata"
+            yield f"{package.name} {package.version}: {licence.splitlines()[0]}"
+    yield "llama.cpp and ggml, compiled into llama-cpp-python: MIT, Copyright (c) 2023-2026 The ggml authors"
 
 
 def _check_files() -> None:

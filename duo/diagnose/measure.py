@@ -13,10 +13,9 @@ import numpy as np
 
 from duo.diagnose.prospects import Measurements, Scores, Times
 from duo.engine.async_draft import CandidateQueue
-from duo.engine.cores import ON_CPU, usable_cores
+from duo.engine.cores import ON_CPU, CpuTimes, cpu_times, is_busy, other_cpu_use, usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
-from duo.engine.free_cores import CpuTimes, cpu_times, is_busy, other_cpu_use
 from duo.engine.head_drafter import HeadDrafter
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder

@@ -15,11 +15,11 @@ from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
 from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT
-from duo.speculation.forecast import Forecast
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.forecast import Forecast
 from duo.speculation.machine import Machine
-from duo.speculation.target_costs import TargetCosts
 from duo.speculation.modes import ALL, Schedule, fastest
+from duo.speculation.target_costs import TargetCosts
 
 Times = dict[int, float]  # seconds, by tokens in the batch
 Scores = list[tuple[float, bool]]  # (confidence, accepted) of each candidate
@@ -151,9 +151,7 @@ class Prospects:
 
 def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> DraftEstimates:
     """A draft with the times of `machine`, whose candidates are all accepted with one probability; see Lookahead."""
-    draft = DraftEstimates(
-        TargetCosts(), n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts
-    )
+    draft = DraftEstimates(TargetCosts(), n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts)
     machine.teach(draft)
     state = draft.acceptance.state()
     state |= {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance}
@@ -246,9 +244,7 @@ class Measurements:
         """A draft that has learned what was measured with these threads: of the target alone, and of both."""
         n_draft, alone = self.fastest_draft, self.target[n_target]
         limits = (n_max, 2 * n_max, self.schedules)
-        draft = DraftEstimates(
-            TargetCosts(), *limits, draft_threads=(n_draft,), branches=None, n_depths=self.n_depths
-        )
+        draft = DraftEstimates(TargetCosts(), *limits, draft_threads=(n_draft,), branches=None, n_depths=self.n_depths)
         draft.begin("greedy", 0)
         # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
         (concurrent, concurrent_draft_s), draft_s = self.concurrent[split], self.draft[n_draft][1]

@@ -1,11 +1,11 @@
 """HeadDrafter: drafts with an EAGLE-3 head or an MTP layer, which reads the hidden rows of the target."""
 
 from duo.engine.decoder import decode_all
-from duo.engine.drafter import Drafter, Probe
+from duo.engine.drafter import Drafter
 from duo.llama.heads import HeadContext
 from duo.speculation.acceptance import at_depth
 from duo.speculation.constants import DEFAULT
-from duo.speculation.types import Candidate, Logits
+from duo.speculation.types import Candidate, Logits, Probe
 
 
 class HeadDrafter(Drafter):

@@ -37,7 +37,10 @@ class Profiles:
     @property
     def threads(self) -> ProfileDocument:
         """The numbers of threads that were tuned for the target with its first draft; empty: none were."""
-        return next((kept_threads(profile.load()) for profile in self.drafts.values()), {})
+        found: ProfileDocument = {}
+        for profile in [*self.drafts.values()][:1]:
+            found = kept_threads(profile.load())
+        return found
 
     def restore(self, controller: Controller, drafts: Sequence[DraftEstimates]) -> None:
         """Let the controller and its drafts start from what is stored."""

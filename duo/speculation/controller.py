@@ -17,7 +17,7 @@ from duo.speculation.draft_estimates import HALF, DraftEstimates
 from duo.speculation.estimators import Mean, between
 from duo.speculation.forecast import Forecast, limit
 from duo.speculation.modes import ALONE, ASYNC, OFF, SYNC, Budget, Chooser, Mode, RateEstimate, Schedule
-from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
+from duo.speculation.target_costs import BatchTimes, TargetCosts
 from duo.speculation.types import Candidate, Origin, Plan, Probe, Proposal, StepCost, common_prefix
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
@@ -45,7 +45,7 @@ class SizedResult(Protocol):
 class TargetState(TypedDict):
     """What a profile keeps of a target: JSON types, which are checked when they are restored."""
 
-    costs: BatchTimesState
+    costs: dict[str, Mapping[str, Sequence[float]]]  # T(n): see TargetCosts.state()
     bias: float  # of forecasts for the target alone
     looked_up: float  # tokens that the lookup finds between two other steps
 
@@ -178,8 +178,8 @@ class Controller:
         for each in proposals:
             if each.probe is not None:
                 self._learn_probe(self.drafts[each.draft], each.probe)
-        for draft in [draft for draft in self.drafts.values() if draft.has_ended]:
-            self.use([each for each in self.drafts.values() if each is not draft], 0, "the draft has ended")
+        if any(each.has_ended for each in self.drafts.values()):
+            self.use([each for each in self.drafts.values() if not each.has_ended], 0, "the draft has ended")
         text, mode, rate = texts[0], self.mode, self._value_of_time
         n_most, draft = min(self._most, text.n_room - 1), self.drafts.get(mode.draft)
         if not rate or n_most <= 0 or (mode.schedule is SYNC and self._needs_alone(rate)):

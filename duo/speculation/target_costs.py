@@ -232,7 +232,7 @@ class TargetCosts:
                 del times.times[n]
             times.forget_curves()
 
-    def state(self, draft: str = "") -> BatchTimesState:
+    def state(self, draft: str = "") -> dict[str, Mapping[str, Sequence[float]]]:
         """What was measured alone, or beside this `draft`, as JSON types."""
         return {str(n): times_state(here[draft].times) for n, here in self._by_cores.items() if draft in here}
 

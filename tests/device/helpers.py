@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from duo.speculation.policy import Decision, Policy
 
 from duo.cli.commands import check
 from duo.cli.commands.check import Comparison
@@ -16,7 +17,6 @@ from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import choosing, generation_config
 from duo.loading import load
-from duo.speculation.policy import Decision, Policy
 from duo.speculation.types import Logits, Proposal, common_prefix
 from tests.fakes import Preparing
 

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from duo.cli.app import app
-from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
+from duo.cli.arguments import ALIASES, NO_EFFECT, flags
 from duo.config import EngineConfig, GenerationConfig
 from duo.config.option import declared
 from tests.command import ROOT

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from duo.cli.commands.doctor import is_wrong, render
+from duo.cli.commands.doctor import find_problems, is_wrong, render
 from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Hidden, Installation
-from duo.cli.problems import find_problems
 from duo.diagnose.host import Bandwidth, Gpu, Host
 from duo.llama.build import GPU_BACKENDS
 from duo.llama.limits import Limit
@@ -97,8 +96,13 @@ PROBLEMS = (
 
 def doctor() -> str:
     """All of it, as if duo were installed by pip."""
-    replaced: Any = {"tested_range": lambda: HEALTHY.tested_range, "_PIP": "python -m pip install"}
-    with mock.patch.object(sys, "prefix", "/usr"), mock.patch.multiple("duo.cli.problems", **replaced):
+    pip = "python -m pip install"
+    replaced: Any = {"tested_range": lambda: HEALTHY.tested_range, "PIP": pip}
+    with (
+        mock.patch.object(sys, "prefix", "/usr"),
+        mock.patch.multiple("duo.cli.installation", **replaced),
+        mock.patch("duo.cli.commands.doctor.PIP", pip),
+    ):
         return "\n".join(_lines()) + "\n"
 
 

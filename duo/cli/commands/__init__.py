@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from duo.cli.options import by_command as options
+from duo.cli.commands import options
 
 
 class Command(NamedTuple):

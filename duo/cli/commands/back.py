@@ -5,16 +5,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from duo.cli.inputs import back_token
-from duo.cli.load import check_gpu, check_servers, interruptible
-from duo.cli.options.by_command import BackOptions
-from duo.cli.options.groups import named
-from duo.cli.terminal.console import note, progress_bar
+from duo.cli.commands.options import BackOptions
+from duo.cli.load import check_gpu, check_servers, load_interruptibly
+from duo.cli.options import back_token, named
+from duo.cli.terminal.console import note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT, DEMO, ModelConfig
 from duo.engine.cores import CoresInUse, check_threads, follows_cores, plan_threads
 from duo.engine.stream import background
+from duo.llama.build import end_with_stdin
 from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.model import Model
 from duo.loading import in_background, load_model
@@ -50,8 +49,7 @@ def back(options: BackOptions) -> int:
 
 def _load(config: ModelConfig) -> Model:
     check_not_head(GgufHeader(config.path))
-    with interruptible(lambda show: in_background(partial(load_model, config), show)) as model:
-        return model
+    return load_interruptibly(lambda show: in_background(partial(load_model, config), show))
 
 
 def _model_config(options: BackOptions) -> ModelConfig:

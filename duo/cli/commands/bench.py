@@ -13,17 +13,15 @@ from typing import Any
 from duo.bench import contestants, results
 from duo.bench.results import circumstances, merged, model_facts, write_json
 from duo.bench.rounds import Job, Prompt, Sample, built_in, chosen, measure, parse_prompts, rounds
-from duo.cli.inputs import read_file
+from duo.cli.commands.options import BenchOptions
 from duo.cli.installation import SLOWING
 from duo.cli.load import loaded
-from duo.cli.options.by_command import BenchOptions
-from duo.cli.terminal.console import blame, check_writable, note, say, warn
+from duo.cli.options import read_file
+from duo.cli.terminal.console import blame, check_writable, note, say, send_log, warn
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
-from duo.engine.cores import usable_cores
+from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
 from duo.engine.engine import Engine
-from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
 

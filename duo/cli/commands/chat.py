@@ -3,20 +3,70 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from duo.cli.inputs import api_keys, read_argument, read_prompt
-from duo.cli.options.by_command import ChatOptions, RunOptions
-from duo.cli.terminal.console import note
-from duo.cli.terminal.log import send_log
-from duo.cli.terminal.talk import Answer, ChatBackend, Printer, Talk, beginning
-from duo.cli.terminal.writer import marks_tokens
+from duo.cli.commands.options import ChatOptions, RunOptions
+from duo.cli.options import api_keys, read_argument, read_prompt
+from duo.cli.terminal.console import note, send_log
+from duo.cli.terminal.writer import Printer, marks_tokens
 from duo.errors import UsageError
+from duo.speculation.types import Origin
 
 if TYPE_CHECKING:
     from duo.cli.chat_client import Server
 
 _LEAD = "http://127.0.0.1:5555"  # the default address of `duo lead`
+Message = dict[str, str]
+# Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup. None: the text is
+# reasoning, which is not part of the answer.
+Show = Callable[[str, int, Origin | None], None]
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer so far."""
+
+    text: str = ""
+    figures: tuple[int, float, int, int] = (0, 0.0, 0, 0)  # tokens, seconds, verified, accepted; 0: unknown
+    prompt: tuple[int, int] = (0, 0)  # tokens of the conversation, and those of them that were in the KV cache
+    remark: str = ""  # why it is empty or incomplete
+
+
+class ChatBackend(Protocol):
+    """What a chat talks to: a server, or an engine in this process."""
+
+    def greeting(self) -> str:
+        """What it is, in words. Raises DuoError if it cannot be reached."""
+
+    def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
+        """Generate an answer, and add it to `answer`, showing each piece.
+
+        `attempt`: how often the same messages were answered before, for another seed. Raises DuoError. After
+        KeyboardInterrupt, which ends the answer, `answer` has what was shown, and its figures if they are known.
+        """
+
+
+def limit_remark(n_predict: int) -> str:
+    """That -n ended an answer."""
+    return f"the answer is not complete: -n is {n_predict}"
+
+
+def describe(*answers: Answer) -> str:
+    """The statistics of answers, added up; empty if unknown."""
+    n_tokens, seconds, n_verified, n_accepted = map(sum, zip(*(answer.figures for answer in answers), strict=True))
+    words = [
+        f"{n_tokens} tokens" if n_tokens else "",
+        f"{n_tokens / seconds:.1f} tokens/s" if n_tokens and seconds else "",
+        f"{n_accepted} of {n_verified} candidates accepted" if n_verified else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def beginning(system: str | None) -> list[Message]:
+    """The messages before the first question."""
+    return [{"role": "system", "content": system}] if system else []
 
 
 def chat(options: ChatOptions) -> int:
@@ -71,6 +121,8 @@ def _talk(backend: ChatBackend, options: RunOptions | ChatOptions, first: str | 
     system = options.system_prompt and read_argument(options.system_prompt, "-sys", escape=options.escape)
     printer = Printer(marks=marks_tokens(options.color))
     if _is_interactive():
+        from duo.cli.conversation import Talk  # noqa: PLC0415 - slow to import
+
         return Talk(backend, system, printer).run(first)
     answer = Answer()
     try:
@@ -90,6 +142,5 @@ def _is_interactive() -> bool:
 
 def _first(options: RunOptions | ChatOptions) -> str | None:
     """The first message: -p or -f, otherwise standard input, unless it is a terminal. Raises PromptError."""
-    if options.prompt is None and options.file is None and not _is_interactive():
-        return read_prompt(None, "-", escape=False)
-    return read_prompt(options.prompt, options.file, escape=options.escape)
+    is_piped = options.prompt is None and options.file is None and not _is_interactive()
+    return read_prompt(options.prompt, "-" if is_piped else options.file, escape=options.escape and not is_piped)

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from duo.bench.contestants import write
-from duo.cli.inputs import read_argument
+from duo.cli.commands.options import CheckOptions
 from duo.cli.load import loaded
-from duo.cli.options.by_command import CheckOptions
-from duo.cli.options.groups import RANDOM_SEED
-from duo.cli.terminal.console import note, progress_bar
+from duo.cli.options import RANDOM_SEED, read_argument
+from duo.cli.terminal.console import note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.config import GenerationConfig
 from duo.diagnose.measure import Interrupted
 from duo.engine.engine import Engine

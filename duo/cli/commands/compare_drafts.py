@@ -10,14 +10,14 @@ from pathlib import Path
 from duo.bench.contestants import greedy, write
 from duo.bench.results import run_facts, write_json
 from duo.bench.rounds import built_in, loops, rounds
-from duo.cli.inputs import read_argument
+from duo.cli.commands.options import TuneOptions
 from duo.cli.load import loaded
-from duo.cli.options.by_command import TuneOptions
+from duo.cli.options import read_argument
 from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import SIZES, Interrupted, Meter, Text, check_measurable, measure_pair
-from duo.diagnose.prospects import forecasts_of, curve
+from duo.diagnose.prospects import curve, forecasts_of
 from duo.engine.contexts import target_context, warm_up
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
@@ -273,6 +273,7 @@ class _Comparison:
         best, costs = fastest(rates), estimates.costs
         return Row(
             draft.path.name, rates[best], rates[best] / rates[Schedule.OFF], best, found.acceptance, str(draft.path),
-            draft.n_bytes, TRANSLATED if differs else SHARED, 1000 * costs.alone.token_s, 1000 * costs.concurrent.token_s,
+            draft.n_bytes, TRANSLATED if differs else SHARED,
+            1000 * costs.alone.token_s, 1000 * costs.concurrent.token_s,
             [1000 * s for s in estimates.beside.curve(SIZES[-1])], len(found.scores), rates,
         )  # fmt: skip

@@ -1,20 +1,52 @@
 """`duo doctor`: this installation, its problems, and the commands that fix them; `duo --list-devices`."""
 
 import json
-import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 
-from duo.cli.installation import Installation, read_installation
-from duo.cli.options.by_command import DoctorOptions, RunOptions
-from duo.cli.problems import Problem, find_problems, require_rpc
+from duo.cli.commands.options import DoctorOptions, RunOptions
+from duo.cli.installation import (
+    CUDA,
+    LLAMA,
+    METAL,
+    NATIVE,
+    PIP,
+    RPC,
+    SLOWING,
+    VULKAN,
+    Installation,
+    best_backend,
+    build_with,
+    read_installation,
+    require_rpc,
+    values_of,
+)  # fmt: skip
 from duo.cli.terminal.console import warn
+from duo.diagnose.host import APPLE, NVIDIA
+from duo.llama.build import GPU_BACKENDS
 
 _wrap = partial(textwrap.wrap, width=80, break_long_words=False, break_on_hyphens=False)
 _MODEL_GB = 4
+_BUSY = 0.5  # cores in use by other programs, from which a run is slower
+_MIN_MEMORY = 1_000_000_000  # the demo pair needs about half of it
+# The commands that show what the driver of a back end finds.
+_CHECKS = {
+    CUDA: "nvidia-smi", VULKAN: "vulkaninfo --summary", METAL: "system_profiler SPDisplaysDataType", "ROCm": "rocminfo",
+    "SYCL": "sycl-ls", "OpenCL": "clinfo", "MUSA": "mthreads-gmi", "CANN": "npu-smi info",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong, or with `advice`, something that could be better."""
+
+    name: str
+    what: str
+    command: str
+    advice: bool = False
 
 
 def doctor(options: DoctorOptions) -> int:
@@ -89,7 +121,7 @@ def _rows(here: Installation) -> Iterator[tuple[str, str]]:
         yield "heads", "yes: EAGLE-3 and MTP" if build.heads else "no: llama.cpp is too old, or too new"
     yield "optional", _versions(here.optional)
     if here.environment:
-        yield "variables", ", ".join(f"{name}={shlex.quote(value)}" for name, value in here.environment.items())
+        yield "variables", values_of(here.environment, here.environment, ", ")
     for name, folder in here.folders.items():
         yield name, f"{folder.path or ''} ({folder.failure or 'writable'})".strip()
 
@@ -109,3 +141,95 @@ def _bandwidth(here: Installation) -> str:
 
 def _gigabytes(n_bytes: float | None) -> str:
     return "unknown" if n_bytes is None else f"{n_bytes / 1e9:.1f} GB"
+
+
+# The problems
+
+
+def find_problems(here: Installation) -> list[Problem]:
+    """All problems, advice last."""
+    rebuilt = list(_build(here))
+    # One build with all features, so that no command undoes another.
+    features = filter(None, (problem.command for problem in rebuilt))
+    command = build_with(*features, backends=[*here.build.backends, *here.build.gpu_backends])
+    found = [replace(problem, command=command) for problem in rebuilt]
+    return sorted([*found, *_devices(here), *_others(here)], key=lambda problem: problem.advice)
+
+
+def _build(here: Installation) -> Iterator[Problem]:
+    """What another build of llama.cpp fixes, with the feature that it needs for a command."""
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - slow, and only for advice
+
+    build, number, best = here.build, here.versions[LLAMA], best_backend(here.host) or ""
+    if number and not SpecifierSet(here.tested_range or "").contains(number, prereleases=True):
+        what = f"{LLAMA} {number} is installed, but duo was tested with {here.tested_range}."
+        yield Problem("version", what, "")
+    if build.failure:
+        if not here.hidden:
+            yield Problem("load", f"llama.cpp cannot be loaded: {build.failure}", best)
+        return
+    if unused := [name for name in here.host.instructions if name not in build.features]:
+        what = f"llama.cpp was built without {', '.join(unused)}, which this CPU supports: it is slower than necessary."
+        yield Problem("instructions", what, NATIVE)
+    names = ", ".join(gpu.name for gpu in here.host.gpus)
+    if best and not build.gpu_backends:
+        what = f"{names}: llama.cpp was built without a GPU backend, so everything runs on the CPU."
+        # Others are often integrated into the CPU, share its memory and are seldom faster.
+        discrete = any(gpu.vendor in (NVIDIA, APPLE) for gpu in here.host.gpus)
+        yield Problem("gpu", what, best, advice=not discrete)
+    elif best == CUDA and build.gpu and CUDA not in build.gpu_backends:
+        what = f"{names}: llama.cpp uses it through {', '.join(build.gpu_backends)}; CUDA is usually faster."
+        yield Problem("cuda", what, best, advice=True)
+    if not build.rpc:
+        what = "llama.cpp was built without RPC: devices of other machines (--rpc) cannot be used."
+        yield Problem("rpc", what, RPC, advice=True)
+
+
+def _devices(here: Installation) -> Iterator[Problem]:
+    """Why llama.cpp finds no GPU, or cannot be loaded, although it is built for it."""
+    build, backends, variables = here.build, here.build.gpu_backends, here.environment
+    no_gpu = f"llama.cpp was built with {', '.join(backends)} but finds no GPU"
+    if here.hidden:
+        found = ", ".join(f"{device.name}, {device.description}" for device in here.hidden.devices)
+        named, unset = values_of(variables, here.hidden.variables), f"unset {' '.join(here.hidden.variables)}"
+        if build.failure:
+            what = f"llama.cpp cannot be loaded: {build.failure}; without {named}, it can be loaded."
+            yield Problem("load", what, unset)
+        else:
+            yield Problem("hidden", f"{no_gpu}: {named} hides {found}.", unset)
+    elif backends and not build.gpu:  # for no reason that is known here
+        names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend])
+        if tried := [name for name in names if name in variables]:
+            no_gpu += f", also without {values_of(variables, tried)}"
+        no_gpu += "".join(f'. llama.cpp says: "{line}"' for line in build.messages[:1])
+        if VULKAN in backends:
+            no_gpu += ". A Vulkan device of the type CPU, such as llvmpipe, is used only if "
+            no_gpu += "GGML_VK_VISIBLE_DEVICES names it"
+        yield Problem("driver", f"{no_gpu}. Check the driver:", "; ".join(_CHECKS[name] for name in backends))
+
+
+def _others(here: Installation) -> Iterator[Problem]:
+    """What has nothing to do with llama.cpp's build."""
+    variables, n_cores, features = here.environment, here.cores.usable, here.build.features
+    for name in SLOWING:
+        if variables.get(name) and (not features or "OPENMP" in features):
+            what = f"{name}={variables[name]} is set: it can make every decode several times slower."
+            yield Problem("openmp", what, f"unset {name}")
+    threads = variables.get("LLAMA_ARG_THREADS", "")
+    if threads.isdecimal() and float(threads) > n_cores:  # int() refuses thousands of digits
+        what = f"LLAMA_ARG_THREADS={threads} is more than the {n_cores} usable cores: threads wait for each other."
+        yield Problem("threads", what, "unset LLAMA_ARG_THREADS")
+    free = here.host.memory_available
+    if free is not None and free < _MIN_MEMORY:
+        what = f"Only {free / 1e9:.1f} GB of memory are available for models. To list the largest processes:"
+        yield Problem("memory", what, "ps -A -o rss,pid,comm | sort -rn | head")
+    if here.load >= _BUSY:
+        what = f"Other programs used {here.load:.1f} cores in the last minute: everything is slower. To list them:"
+        yield Problem("busy", what, "ps -A -o pcpu,pid,comm | sort -rn | head", advice=True)
+    for name, folder in here.folders.items():
+        if folder.failure:
+            what = f"The {name} directory cannot be used: {folder.failure}"
+            yield Problem(f"{name}_folder", what, f'export DUO_{name.upper()}="$HOME/duo-{name}"')
+    if here.optional["huggingface_hub"] is None:
+        what = "huggingface_hub is not installed: -hf and -hfd do not work."
+        yield Problem("hub", what, f"{PIP} 'huggingface_hub>=0.30'", advice=True)

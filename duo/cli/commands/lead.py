@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from socket import gethostname
 
-from duo.cli.inputs import api_keys, back_token
+from duo.cli.commands.options import LeadOptions
 from duo.cli.load import loaded
-from duo.cli.options.by_command import LeadOptions
-from duo.cli.options.groups import RANDOM_SEED
-from duo.cli.terminal.console import note, say
+from duo.cli.options import RANDOM_SEED, api_keys, back_token
+from duo.cli.terminal.console import finish_notices, note, say, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.engine.engine import Engine
 from duo.engine.request import Request

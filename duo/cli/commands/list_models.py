@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from duo.cli.options.by_command import ListOptions
+from duo.cli.commands.options import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
 from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit

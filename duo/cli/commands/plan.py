@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from duo.cli.options.by_command import MAX_DRAFT, PlanOptions
+from duo.cli.commands.options import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.config import MAX_BRANCHES
 from duo.diagnose.prospects import Milliseconds, Share, Table, curve, foretell, informed, read_pair, render

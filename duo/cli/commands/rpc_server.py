@@ -7,15 +7,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from duo.cli.options.by_command import RpcServerOptions
-from duo.cli.problems import require_rpc
-from duo.cli.terminal.console import blame, note
+from duo.cli.commands.options import RpcServerOptions
+from duo.cli.installation import require_rpc
+from duo.cli.terminal.console import blame, note, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.engine.cores import require_threads, usable_cores
 from duo.errors import DeviceError, UsageError
 from duo.http.guard import is_loopback
-from duo.llama.build import CPU, child_command
+from duo.llama.build import CPU, child_command, end_with_stdin
 from duo.llama.devices import Device, find_devices, gpus, refuses, serve
 from duo.models.storage import cache_dir
 

@@ -4,23 +4,31 @@ import errno
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from duo import __version__
 from duo.bench.results import run_facts, write_json
-from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
+from duo.cli.commands.options import DemoOptions, RunOptions
 from duo.cli.load import empty_hint, loaded, prompt_hint
-from duo.cli.options.by_command import DemoOptions, RunOptions
-from duo.cli.terminal.console import blame, check_writable, discard_stdout, note, prompt_bar, say, warn
+from duo.cli.options import read_argument, read_prompt
+from duo.cli.terminal.console import (
+    blame,
+    check_writable,
+    discard_stdout,
+    finish_notices,
+    note,
+    prompt_bar,
+    say,
+    send_log,
+    warn,
+)
 from duo.cli.terminal.interrupts import Interrupt, on_interrupt
-from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
-from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.report import RunStatistics, render, render_comparison
 from duo.cli.terminal.trace import TraceFile
-from duo.cli.terminal.writer import TextWriter, marks_tokens
+from duo.cli.terminal.writer import REFRESH_S, Live, TextWriter, marks_tokens
 from duo.config import GenerationConfig
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
@@ -30,7 +38,23 @@ from duo.engine.recorder import Recorder
 from duo.engine.request import Request
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
+from duo.speculation.types import Step
 
+# Prompt of the demo pair if none is given: most of the answer is in the prompt.
+DEMO_PROMPT = """\
+Rewrite this letter so that it is addressed to Mr Brown instead of Mrs Green:
+
+Dear Mrs Green,
+
+Thank you for your letter of 3 May. We are pleased to tell you that your order was sent this morning and will arrive \
+on Friday. It contains two garden chairs, one round table and a blue parasol. The table needs to be assembled: the \
+screws and the tools are in the small box under the table top. If a part is missing or damaged, please keep the \
+packaging and call us between nine and five. We will send you a replacement within three days.
+
+We hope that you will enjoy many sunny hours in your garden.
+
+Yours sincerely,
+Anna White"""
 _HANG_UP_S = 1.0  # at most, from a failed write until SIGHUP
 
 
@@ -42,12 +66,11 @@ def run(options: RunOptions) -> int:
         text = _prompt_text(options, prompt, engine)
         if text == prompt and options.conversation is not False and (hint := prompt_hint(engine.slot.target, text)):
             note(hint)
-        metrics, slot = Recorder(), engine.slot
+        metrics, slot, alone = Recorder(), engine.slot, None
         trace = _trace(options, metrics, slot)
         stream, tokens, status = _write(options, engine, text, config, metrics, trace)
         statistics = RunStatistics.of(slot, stream)
         about = run_facts(slot, options) if options.json else None
-        alone = None
         # The demo compares duo with the target alone; --json and -v have reports of their own.
         compares = options.is_demo and options.engine.schedule == "auto" and not (options.json or options.verbose)
         if compares and statistics.policy is not None and statistics.text.tokens_per_s is not None and not status:
@@ -100,23 +123,20 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
 
 def _write(
     options: RunOptions, engine: Engine, text: str, config: GenerationConfig, metrics: Recorder, trace: TraceFile | None
-) -> tuple[Stream, Sequence[int], int]:
+) -> tuple[Stream, list[int], int]:
     """Print a text while it is written: its stream, tokens and the exit status. Raises BrokenPipeError or DuoError."""
     marks = marks_tokens(options.color)
-    live = Live(metrics, marks=marks) if options.live and can_be_shown() else None
+    live = Live(metrics, marks=marks) if options.live and Live.isatty() else None
     if options.live and live is None:
         warn("--live needs a terminal on stdout, and not TERM=dumb")
     writer = TextWriter(marks=marks, stream=live)
     watchers = [watcher for watcher in (live, trace) if watcher is not None]
-    prompt, tokens, has_text = engine.prompt_tokens(text), list[int](), False
+    prompt, steps = engine.prompt_tokens(text), list[Step]()
 
-    def refresh() -> None:
+    def refresh(*, is_stalled: bool = True) -> None:
         for watcher in watchers:
             watcher.refresh()
-
-    def on_stall() -> None:
-        refresh()
-        if metrics.steps and not watchers:  # for a long prompt, there is a progress bar
+        if is_stalled and metrics.steps and not watchers:  # for a long prompt, there is a progress bar
             warn("no token for 30 seconds: the model is very slow or its device hangs (Ctrl-C to stop)")
 
     try:
@@ -126,20 +146,20 @@ def _write(
             with _stoppable(start) as (stream, interrupt):
                 for watcher in watchers:
                     watching.enter_context(watcher)
-                stream.items.on_stall, stream.items.stall_s = on_stall, REFRESH_S if watchers else 30.0
+                stream.items.on_stall, stream.items.stall_s = refresh, REFRESH_S if watchers else 30.0
                 if options.display_prompt:
                     writer.prompt(text)
                 for step in stream:
                     bar.close()
                     writer.step(step)
-                    has_text = has_text or any(step.pieces)
-                    tokens += step.tokens
-                    refresh()
+                    steps.append(step)
+                    refresh(is_stalled=False)
     finally:
         writer.end()
+    has_text = any(piece for step in steps for piece in step.pieces)
     if not has_text and (hint := empty_hint(metrics.stop, config.stop.n_predict)):
         note(hint)
-    return stream, tokens, interrupt.status
+    return stream, [token for step in steps for token in step.tokens], interrupt.status
 
 
 @contextmanager

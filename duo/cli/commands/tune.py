@@ -8,12 +8,11 @@ from typing import NamedTuple
 from duo.bench.contestants import greedy, write
 from duo.bench.results import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
+from duo.cli.commands.options import TuneOptions
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
-from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
+from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
 from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, measure_pair
 from duo.diagnose.prospects import Measurements, Prospects, foretell, render
 from duo.engine.contexts import N_SEQUENCES
@@ -23,9 +22,9 @@ from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
 from duo.models.profiles import TunedThreads
-from duo.speculation.modes import Schedule
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import Schedule
 
 _N_CTX = 192  # enough for the batches that are timed
 _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table
@@ -108,7 +107,9 @@ def choose(measured: Measurements) -> Tuned:
 def concurrent_threads(measured: Measurements) -> tuple[int, int]:
     """The numbers of threads of target and draft with the best forecast of schedule async."""
     n_target = max(measured.target)
-    rates = {split: measured.estimates(n_target, split).forecasts()[Schedule.ASYNC].rate for split in measured.concurrent}
+    rates = {
+        split: measured.estimates(n_target, split).forecasts()[Schedule.ASYNC].rate for split in measured.concurrent
+    }
     return max(rates, key=rates.__getitem__)
 
 
@@ -116,8 +117,9 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
     """Whether a draft pays, and the options to use."""
     best, rates, draft = tuned.prospects.best, tuned.prospects.rates, tuned.draft
     if best is Schedule.OFF:
+        share = draft.costs.alone.token_s / draft.target.alone.seconds(1)
         return [
-            f"This draft does not pay: one of its tokens takes {100 * draft.costs.alone.token_s / draft.target.alone.seconds(1):.0f} % of the "
+            f"This draft does not pay: one of its tokens takes {100 * share:.0f} % of the "
             f"target's time, and {100 * measured.acceptance:.0f} % are accepted.",
             "Options: --schedule off, or omit -md (of an MTP layer: --heads off)",
         ]

@@ -1,13 +1,15 @@
-"""Messages and progress bars on stderr, tables as text, and the files that options name."""
+"""Messages, log records and progress bars on stderr, tables as text, and the files that options name."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import queue
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,13 @@ from duo.config.option import declared
 from duo.errors import DuoError, UsageError
 
 if TYPE_CHECKING:
+    import logging
+
     from rich.console import Console
+
+    from duo.cli.options import LogOptions
+
+_records: queue.Queue[logging.LogRecord] = queue.Queue()  # that are not printed yet
 
 
 @functools.cache
@@ -40,6 +48,53 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning."""
     note(f"warning: {text}")
+
+
+def send_log(options: LogOptions, *, hidden: tuple[str, ...] = ()) -> None:
+    """Print log records on stderr from now on. Raises UsageError for a file that cannot be written.
+
+    llama.cpp's records, and tracebacks, are printed with -v; --log-file has them in any case. Of `hidden` loggers,
+    only warnings are printed. Logging does not wait for the terminal.
+    """
+    import logging  # noqa: PLC0415 - slow, and not for --help
+    from logging.handlers import QueueHandler, QueueListener  # noqa: PLC0415
+
+    verbose, file = options.verbose, options.log_file
+    check_writable(file, "--log-file")
+    logging.raiseExceptions = False  # a full disk must not stop the run
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # its records are about broken connections
+    everything, llama = logging.getLogger("duo"), logging.getLogger("duo.llama")
+    everything.propagate = False
+    everything.setLevel(logging.DEBUG if file else logging.INFO)
+
+    def show(record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if verbose and record.exc_info:
+            message += f"\n{logging.Formatter().formatException(record.exc_info)}"
+        with suppress(OSError, ValueError):  # stderr may be closed or full
+            (warn if record.levelno >= logging.WARNING else note)(with_options(message))
+
+    notices, printer = QueueHandler(_records), logging.Handler()
+    notices.prepare = lambda record: record  # type: ignore[method-assign]  # unchanged: it stays in this process
+    printer.emit = show  # type: ignore[method-assign]
+    listener = QueueListener(_records, printer)
+    listener.start()
+    atexit.register(listener.stop)
+    notices.setLevel(logging.INFO)
+    notices.addFilter(lambda record: not record.name.startswith("duo.llama"))
+    notices.addFilter(lambda record: record.levelno >= logging.WARNING or record.name not in hidden)
+    everything.addHandler(notices)
+    llama.setLevel(logging.NOTSET if file or verbose else logging.CRITICAL)
+    if verbose:
+        llama.addHandler(logging.StreamHandler())
+        llama.handlers[-1].setLevel(logging.INFO)
+    if file is not None:
+        everything.addHandler(logging.FileHandler(file, encoding="utf-8"))
+
+
+def finish_notices() -> None:
+    """Wait until all records are printed, so that later output follows them."""
+    _records.join()
 
 
 def discard_stdout() -> None:

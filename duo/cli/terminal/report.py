@@ -75,40 +75,32 @@ class RunStatistics:
         sampling = self.config.sampling
         return f"; seed {sampling.seed}" if sampling.temp else ""
 
-    @property
-    def has_draft(self) -> bool:
-        """Whether there was a draft to choose."""
-        return self.policy is not None and self.policy.has_draft
-
 
 def render(run: RunStatistics, *, verbose: bool = False) -> str:
     """What a run prints at its end: with `verbose` all figures; at most five lines, the last `tokens: N tps: R`."""
-    generation, draft, lookup = run.text.generation, run.text.draft, run.text.lookup
+    generation, lookup = run.text.generation, run.text.lookup
+    has_draft = run.policy is not None and run.policy.has_draft
     lines = [*_details(run)] if verbose else []
-    lines.append(
-        f"speed   {_tokens(generation)}; prompt: {_tokens(run.text.prompt)}; stopped: {generation.stop}{run.seed}"
-    )
-    if run.has_draft:
-        lines.append(f"draft   {'; '.join(_drafted(draft, lookup))}")
+    lines += [f"speed   {_rate(generation)}; prompt: {_rate(run.text.prompt)}; stopped: {generation.stop}{run.seed}"]
+    if has_draft:
+        lines += [f"draft   {'; '.join(_drafted(run.text.draft))}" + (f"; lookup: {_share(lookup)}" if lookup else "")]
     elif lookup:
-        lines.append(f"lookup  {_accepted(lookup)}")
-    if lookup or run.has_draft:
-        lines.append(f"gain    {verdict(run)}")
+        lines += [f"lookup  {_share(lookup)}"]
+    if has_draft or lookup:
+        lines += [f"gain    {verdict(run)}"]
     if run.peak_bytes:
-        lines.append(f"memory  {run.peak_bytes / 1e6:.0f} MB at most")
+        lines += [f"memory  {run.peak_bytes / 1e6:.0f} MB at most"]
     return "\n".join([*lines, _last_line(generation)])
 
 
-def _drafted(draft: DraftStatistics | None, lookup: LookupStatistics | None) -> Iterator[str]:
-    yield f"{draft.drafted} tokens drafted, {_accepted(draft)}" if draft and draft.drafted else "not used"
+def _drafted(draft: DraftStatistics | None) -> Iterator[str]:
+    yield f"{draft.drafted} tokens drafted, {_share(draft)}" if draft and draft.drafted else "not used"
     if draft and draft.vocabulary == TRANSLATED:
         yield f"vocabulary translated, {figure(draft.lost_to_translation, 'd')} guesses lost by it"
     if draft and draft.branches:
         yield f"{draft.branches.prepared} outcomes prepared, hit rate {_percent(draft.branches.hit_rate)}"
     if draft and draft.error:
         yield f"failed: {draft.error}"
-    if lookup:
-        yield f"lookup: {_accepted(lookup)}"
 
 
 def _last_line(generation: GenerationStatistics) -> str:
@@ -138,7 +130,7 @@ def verdict(run: RunStatistics) -> str:
             compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
             said = f"{why_no_gain(run)}; {compared} the target alone ({alone} by its decodes)"
     shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
-    return f"{said}; tokens: {shares}" if run.has_draft and shares else said
+    return f"{said}; tokens: {shares}" if run.policy.has_draft and shares else said
 
 
 def why_no_gain(run: RunStatistics) -> str:
@@ -176,12 +168,13 @@ def _remedy(policy: ControllerReport, *, separate_devices: bool) -> str:
         (1 / _SMALLER, DEFAULT.excellent, "a smaller and better one (duo tune)"),
         (0.0, policy.acceptance, elsewhere),
     )
-    advice = "the target alone (--schedule off)"
-    for times, acceptance, better in trials:
+
+    def gain(times: float, acceptance: float) -> float:
         ms = times * draft_ms
-        if forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms).rate * curve[0] >= _WORTH:
-            advice = better
-            break
+        return forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms).rate * curve[0]
+
+    helping = (better for times, acceptance, better in trials if gain(times, acceptance) >= _WORTH)
+    advice = next(helping, "the target alone (--schedule off)")
     needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"
     return f"{said}: it needs {needs}, and {100 * policy.acceptance:.0f} % of its tokens are right; try {advice}"
 
@@ -215,11 +208,11 @@ def _figures(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def _accepted(found: DraftStatistics | LookupStatistics) -> str:
+def _share(found: DraftStatistics | LookupStatistics) -> str:
     return f"{found.verified} verified, {found.accepted} accepted ({_percent(found.accept_rate)})"
 
 
-def _tokens(phase: PromptStatistics | GenerationStatistics) -> str:
+def _rate(phase: PromptStatistics | GenerationStatistics) -> str:
     return f"{phase.tokens} tokens in {phase.seconds:.2f} s, {figure(phase.tokens_per_s, '.1f')} tokens/s"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from duo.cli.terminal import live
+from duo.cli.terminal import writer as live
 from duo.cli.terminal.writer import TextWriter
 from duo.engine.recorder import Recorder
 from duo.engine.statistics import StepRecord

@@ -14,8 +14,8 @@ import typer
 
 from duo.cli import app as cli
 from duo.cli.commands import run as run_command
+from duo.cli.commands.options import RunOptions
 from duo.cli.main import main
-from duo.cli.options.by_command import RunOptions
 from tests.command import Argument, Run, environment
 
 _LOGGERS = ("duo", "duo.llama", "asyncio")

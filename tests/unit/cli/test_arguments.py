@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from duo.cli.arguments import ArgumentReader
-from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
+from duo.cli.arguments import ALIASES, NO_EFFECT, ArgumentReader, flags
 from duo.config.option import MAX_INT, declared
 from duo.errors import UsageError
 from tests.command import ROOT

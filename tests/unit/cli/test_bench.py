@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duo.cli.commands.bench import read_plan
-from duo.cli.options.by_command import BenchOptions
+from duo.cli.commands.options import BenchOptions
 from tests.command import ONE_EACH, Run, models
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo

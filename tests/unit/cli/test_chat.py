@@ -9,7 +9,7 @@ import pytest
 from duo.cli import chat_client
 from duo.cli.chat_client import Server, ServerError
 from duo.cli.commands import chat as chat_command
-from duo.cli.terminal.talk import Answer
+from duo.cli.commands.chat import Answer
 from duo.speculation.types import Origin
 from tests.command import Argument, assert_refused
 from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, end, event, piece, refuses, says

@@ -9,7 +9,7 @@ import pytest
 
 import duo
 from duo.cli.chat_model import LocalModel
-from duo.cli.terminal.talk import Answer, Message, describe
+from duo.cli.commands.chat import Answer, Message, describe
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.engine import Engine
 from duo.speculation.types import Origin

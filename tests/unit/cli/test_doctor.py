@@ -4,7 +4,7 @@ import shlex
 import sys
 from unittest import mock
 
-from duo.cli import problems
+from duo.cli import installation
 from tests.command import ROOT
 from tests.golden.doctor import DOCTOR, doctor
 
@@ -15,7 +15,7 @@ def test_the_descriptions_are_current() -> None:
 
 def test_the_command_that_builds() -> None:
     with mock.patch.object(sys, "prefix", "/usr"):
-        command = problems.build_with("RPC", backends=["CUDA", "ROCm", "CPU", "something new"])
+        command = installation.build_with("RPC", backends=["CUDA", "ROCm", "CPU", "something new"])
     setting, *words = shlex.split(command)
     assert setting == "CMAKE_ARGS=-DGGML_CUDA=on -DGGML_HIP=on -DGGML_RPC=on"
     assert {"--force-reinstall", "--no-deps", "--no-cache-dir"} < set(words)
@@ -23,7 +23,11 @@ def test_the_command_that_builds() -> None:
     assert words[-1].startswith("llama-cpp-python>=")
     with mock.patch.object(sys, "prefix", str(ROOT / ".venv")):
         make = f"make -C {ROOT}"
-        assert problems.build_with("CUDA", backends=[]) == f'{make} clean && {make} CMAKE_ARGS="-DGGML_CUDA=on" demo'
-        assert problems.build_with("RPC", backends=[]) == f"{make} clean && {make} demo", "it asks for RPC itself"
+        assert (
+            installation.build_with("CUDA", backends=[]) == f'{make} clean && {make} CMAKE_ARGS="-DGGML_CUDA=on" demo'
+        )
+        assert installation.build_with("RPC", backends=[]) == f"{make} clean && {make} demo", "it asks for RPC itself"
     with mock.patch.object(sys, "frozen", True, create=True):
-        assert problems.build_with("CUDA", backends=[]) == 'in a clone of duo: make CMAKE_ARGS="-DGGML_CUDA=on" demo'
+        assert (
+            installation.build_with("CUDA", backends=[]) == 'in a clone of duo: make CMAKE_ARGS="-DGGML_CUDA=on" demo'
+        )

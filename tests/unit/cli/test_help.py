@@ -60,7 +60,7 @@ def test_duo_alone_says_what_to_type_next(tmp_path: Path) -> None:
         name, *rest = shlex.split(line)
         command, arguments = (root, [name, *rest]) if name.startswith("-") else (root.commands[name], rest)
         assert ArgumentReader(command, typer.Context(command, info_name="duo")).read(arguments) == arguments
-    with mock.patch("duo.cli.main._show_quickly"):  # as after an error of stdout, which only the whole program explains
+    with mock.patch("duo.cli.main.show", side_effect=OSError):  # which only the whole program explains
         assert duo().text == run.text
 
 

@@ -3,7 +3,7 @@
 import pytest
 from rich.text import Text
 
-from duo.cli.terminal.live import status, wrapped
+from duo.cli.terminal.writer import status, wrapped
 from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import StepRecord
 from duo.speculation.modes import Schedule

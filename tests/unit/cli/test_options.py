@@ -9,8 +9,8 @@ import typer
 
 from duo.cli.app import app
 from duo.cli.commands.lead import addresses
-from duo.cli.inputs import api_keys
-from duo.cli.options.by_command import RunOptions
+from duo.cli.commands.options import RunOptions
+from duo.cli.options import api_keys
 from duo.cli.terminal.console import with_options
 from duo.config import SAMPLERS, EngineConfig, SamplingConfig, StopConfig
 from tests.command import assert_refused

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from duo.cli.commands.options import PlanOptions
 from duo.cli.commands.plan import plan
-from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused
 from tests.unit.cli.runner import duo

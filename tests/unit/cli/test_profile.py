@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from duo.speculation.policy import Policy
 
 from duo.config import AUTO_DRAFT
 from duo.models.profiles import Key, Profile
-from duo.speculation.policy import Policy
 from tests.command import ONE_EACH, Argument, Run, assert_refused
 from tests.unit.cli.runner import duo
 

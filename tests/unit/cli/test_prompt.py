@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.cli.inputs import read_prompt
+from duo.cli.options import read_prompt
 from tests.command import assert_refused
 from tests.unit.cli.runner import duo
 

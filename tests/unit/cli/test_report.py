@@ -4,8 +4,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from duo.bench.results import write_json
 from duo.speculation.policy import Policy
+
+from duo.bench.results import write_json
 from tests.golden.reports import REPORTS, reports
 
 

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from duo.cli.commands import COMMANDS
-from duo.cli.options.by_command import RunOptions
+from duo.cli.commands.options import RunOptions
 from duo.config.option import declared
 from tests.command import assert_refused
 from tests.golden.transcript import make_files, printed, recorded

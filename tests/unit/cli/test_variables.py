@@ -2,7 +2,7 @@
 
 import pytest
 
-from duo.cli.llama_flags import flags
+from duo.cli.arguments import flags
 from tests.command import assert_refused
 from tests.unit.cli.runner import duo, parse
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duo.speculation.schedule import Schedule
 
 from duo.diagnose.measure import SIZES
 from duo.diagnose.prospects import Measurements, read_machine, read_pair
 from duo.errors import UsageError
-from duo.speculation.schedule import Schedule
 
 CARD: dict[str, Any] = {
     "target_ms": {"1": 25, "2": 26, "4": 30}, "draft_ms": {"1": 8, "3": 9}, "read_ms": 0.5, "apart": True,

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from duo.speculation.policy import Policy
 
 from duo.config import ThreadConfig
 from duo.engine.contexts import time_draft, warm_up
 from duo.errors import DecodeError
-from duo.speculation.policy import Policy
 from tests.fakes import FakeContext
 
 CPU = frozenset({"CPU"})

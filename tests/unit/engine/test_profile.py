@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duo.speculation.policy import Policy, StepCost
+from duo.speculation.policy_state import PolicyState
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine import profile
 from duo.engine.profile import ProfileRecorder, find_profile
 from duo.llama.build import versions
-from duo.speculation.policy import Policy, StepCost
-from duo.speculation.policy_state import PolicyState
 
 CONFIG = EngineConfig()
 

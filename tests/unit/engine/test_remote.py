@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+from duo.speculation.policy import Policy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.engine.async_draft import Drafted
 from duo.engine.proposers import DraftRequest
 from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
-from duo.speculation.policy import Policy
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, run

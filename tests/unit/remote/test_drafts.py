@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from duo.speculation.policy import StepCost
 
 from duo.remote.drafts import MAX_DRAFTS, RemoteDraft, RemoteDrafts
-from duo.speculation.policy import StepCost
 
 
 class Standing(SimpleNamespace):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
+from duo.speculation.policy import Policy
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -18,7 +19,6 @@ from duo.remote import messages
 from duo.remote.connection import Admission, draft_app
 from duo.remote.drafts import RemoteDrafts
 from duo.remote.messages import Begin, CandidateMessage, Hello, Message, Welcome
-from duo.speculation.policy import Policy
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, make_ending, run, until
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 import duo
 from duo.cli.chat_model import LocalModel
-from duo.cli.terminal.talk import Answer
+from duo.cli.commands.chat import Answer
 from duo.config import GenerationConfig, StopConfig
 from duo.engine.engine import Engine
 from duo.server.lead_server import Lead

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duo.cli.llama_flags import flags
+from duo.cli.arguments import flags
 from duo.config import SAMPLERS, GenerationConfig
 from duo.server.lead_server import Lead
 from tests.scripted import BOS, N_CTX, TEXT, ScriptedSlot, tokens_of

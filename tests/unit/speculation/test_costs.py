@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
+from duo.speculation.costs import CostModel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.speculation.costs import CostModel
 from duo.speculation.estimators import Time
 
 SLOWER = (1.2, 1.5, 1.9)  # how much slower both models are concurrently

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from duo.cli.options.groups import EngineOptions, GenerationOptions, LogOptions, PromptOptions
+from duo.cli.options import EngineOptions, GenerationOptions, LogOptions, PromptOptions
 from duo.config import AUTO_DRAFT, DEMO, EngineConfig, SamplingConfig, StopConfig
 from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
 from duo.config.option import COUNT, PORTS, PROBABILITY, Bounds, declared, names, option

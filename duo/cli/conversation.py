@@ -1,19 +1,30 @@
-"""A conversation on a terminal."""
+"""A conversation on a terminal: its input line, and what is said."""
 
 import re
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
-from duo.cli.terminal.console import say, stderr, with_options
+from prompt_toolkit import PromptSession
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.output import create_output
+
+from duo.cli.commands.chat import Answer, ChatBackend, Message, beginning, describe
+from duo.cli.terminal.console import say, with_options
 from duo.cli.terminal.interrupts import handling
-from duo.cli.terminal.writer import ACCEPTED, DIM, RESET, TextWriter
-from duo.errors import DeviceError, DuoError
-from duo.speculation.types import Origin
+from duo.cli.terminal.writer import Printer
+from duo.errors import DeviceError, DuoError, UsageError
+from duo.models.storage import MIB, config_dir
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MAX_HISTORY = 64 * MIB  # all of it is read
+_ENTERS = (Keys.ControlM, Keys.ControlJ)
 _ALIASES = {"new": "clear", "quit": "exit", "bye": "exit", "q": "exit", "?": "help"}
 _HELP = """\
 /help         show this list
@@ -29,102 +40,15 @@ Alt-Enter     begin a new line (also Ctrl-J)
 Ctrl-C        end the answer, or clear the line
 Up            recall an earlier message"""
 
-Message = dict[str, str]
-# Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup. None: the text is
-# reasoning, which is not part of the answer.
-Show = Callable[[str, int, Origin | None], None]
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer so far."""
-
-    text: str = ""
-    figures: tuple[int, float, int, int] = (0, 0.0, 0, 0)  # tokens, seconds, verified, accepted; 0: unknown
-    prompt: tuple[int, int] = (0, 0)  # tokens of the conversation, and those of them that were in the KV cache
-    remark: str = ""  # why it is empty or incomplete
-
-
-class ChatBackend(Protocol):
-    """What a chat talks to: a server, or an engine in this process."""
-
-    def greeting(self) -> str:
-        """What it is, in words. Raises DuoError if it cannot be reached."""
-
-    def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
-        """Generate an answer, and add it to `answer`, showing each piece.
-
-        `attempt`: how often the same messages were answered before, for another seed. Raises DuoError. After
-        KeyboardInterrupt, which ends the answer, `answer` has what was shown, and its figures if they are known.
-        """
-
-
-def limit_remark(n_predict: int) -> str:
-    """That -n ended an answer."""
-    return f"the answer is not complete: -n is {n_predict}"
-
-
-def describe(*answers: Answer) -> str:
-    """The statistics of answers, added up; empty if unknown."""
-    n_tokens, seconds, n_verified, n_accepted = map(sum, zip(*(answer.figures for answer in answers), strict=True))
-    words = [
-        f"{n_tokens} tokens" if n_tokens else "",
-        f"{n_tokens / seconds:.1f} tokens/s" if n_tokens and seconds else "",
-        f"{n_accepted} of {n_verified} candidates accepted" if n_verified else "",
-    ]
-    return ", ".join(filter(None, words))
-
-
-def beginning(system: str | None) -> list[Message]:
-    """The messages before the first question."""
-    return [{"role": "system", "content": system}] if system else []
-
-
-class Printer(TextWriter):
-    """Writes answers to stdout; with `marks`, accepted candidates in colour."""
-
-    _thinks = False
-
-    def show(self, text: str, n_accepted: int, source: Origin | None) -> None:
-        """Write a piece: see Show. Reasoning is written on terminals only. Raises BrokenPipeError."""
-        if self._thinks is not (source is None):
-            self._thinks = not self._thinks
-            self._aside("[Start thinking]\n" if self._thinks else "\n[End thinking]\n\n")
-        if source is None:
-            self._aside(text)
-            return
-        drafted, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
-        self._last = (drafted + own or self._last)[-1:]
-        self._write((ACCEPTED[source] + drafted + RESET if drafted and self._marks else drafted) + own)
-
-    def _aside(self, text: str) -> None:
-        if self._on_terminal and (data := self._harmless(text.encode())):
-            self._last = data[-1:]
-            self._write(DIM + data + RESET if self._marks else data)
-
-    def end_answer(self) -> None:
-        """Begin a new line, unless at the start of one."""
-        self._thinks = False
-        if self._last not in (b"", b"\n"):
-            self._last = b""
-            self._write(b"\n")
-
-    def note(self, text: str) -> None:
-        """Print a message that is not part of an answer."""
-        stderr().print(_CONTROLS.sub("", text), markup=False, style="dim" if self._marks else "")
-
 
 class Talk:
     """A conversation on a terminal."""
 
     def __init__(self, backend: ChatBackend, system: str | None, printer: Printer) -> None:
-        from duo.cli.terminal import chat_input  # noqa: PLC0415 - slow to import
-
         self._backend = backend
         self._printer = printer
         self._note = printer.note
-        self._input = chat_input
-        self._line = chat_input.input_line()
+        self._line = _input_line()
         self._system = system
         self._messages = beginning(system)
         self._attempt = 0  # how often the last question was answered before
@@ -133,14 +57,14 @@ class Talk:
 
     def run(self, first: str | None = None) -> int:
         """Send `first`, then chat until the user ends it. Returns the exit status. Raises DeviceError."""
-        with handling(self._on_signal, signal.SIGINT, signal.SIGTERM), self._input.no_echo():
+        with handling(self._on_signal, signal.SIGINT, signal.SIGTERM), _no_echo():
             self._try(lambda: self._note(f"{self._backend.greeting()}; /help lists the commands"))
             if first is not None:
                 self._note(f"> {first}")
                 self._ask(first)
             while True:
                 try:
-                    self._input.keep_typed_ahead(self._line)
+                    _keep_typed_ahead(self._line)
                     # Bytes that are not UTF-8 are read as surrogates, which cannot be sent.
                     text = self._line.prompt().encode("utf-8", "replace").decode()
                 except EOFError:
@@ -230,3 +154,88 @@ class Talk:
         self._answer(before[:-1])
         if self._messages is not before and self._messages == before:
             self._note("this is the same answer: others need a temperature above 0 (--temp)")
+
+
+# The input line
+
+
+def _input_line() -> PromptSession[str]:
+    """An input line with history. prompt() raises EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C on an empty line."""
+    return PromptSession(
+        [("", "\n"), ("bold", "> ")], multiline=True, history=_history(), key_bindings=_keys(), enable_suspend=True,
+        output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),  # stdout may be redirected
+    )  # fmt: skip
+
+
+class _KeptHistory(FileHistory):
+    """A history file; errors such as a full disk are ignored."""
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
+
+
+def _history() -> History:
+    """A history file that only the user can read, if it can be created."""
+    try:
+        path = config_dir() / "chat_history"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and (not path.is_file() or path.stat().st_size > _MAX_HISTORY):
+            return InMemoryHistory()
+        path.open("ab").close()
+        path.chmod(0o600)
+    except (OSError, UsageError):
+        return InMemoryHistory()
+    return _KeptHistory(path)
+
+
+def _keys() -> KeyBindings:
+    keys, at_line = KeyBindings(), has_focus(DEFAULT_BUFFER)
+    keys.add("enter", filter=at_line)(lambda event: event.current_buffer.validate_and_handle())
+    for new_line in (("escape", "enter"), ("c-j",)):
+        keys.add(*new_line, filter=at_line)(lambda event: event.current_buffer.insert_text("\n"))
+    for interrupt in ("c-c", "<sigint>"):
+        keys.add(interrupt, filter=at_line)(_clear)
+    return keys
+
+
+def _clear(event: KeyPressEvent) -> None:
+    if event.current_buffer.text:
+        event.current_buffer.reset()
+    else:
+        event.app.exit(exception=KeyboardInterrupt)
+
+
+def _keep_typed_ahead(line: PromptSession[str]) -> None:
+    """Put what was typed since the last message into the next line, unsent: an Enter within begins a new line."""
+    source = line.app.input
+    keys = get_typeahead(source)  # read together with the Enter of the last message
+    while more := source.read_keys():
+        keys += more
+    keys += source.flush_keys()  # an Escape, which may begin a sequence, is held back
+    keys = [key for key in keys if key.key != Keys.CPRResponse]  # the terminal's own, about the last input line
+    while keys and keys[-1].key in (*_ENTERS, Keys.Escape):  # Escape would change the next key
+        keys.pop()
+    store_typeahead(source, [KeyPress(Keys.ControlJ) if key.key in _ENTERS else key for key in keys])
+
+
+@contextmanager
+def _no_echo() -> Iterator[None]:
+    """Outside an input line, what is typed waits for the next, unseen; Ctrl-C sends a signal. For the main thread."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    quiet = termios.tcgetattr(terminal)
+    quiet[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
+    quiet[3] = (quiet[3] & ~(termios.ECHO | termios.ICANON | termios.IEXTEN)) | termios.NOFLSH
+    quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
+
+    def apply(*_: object) -> None:
+        termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+
+    apply()
+    try:
+        with handling(apply, signal.SIGCONT):  # after Ctrl-Z and fg, the modes are the shell's
+            yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSANOW, before)

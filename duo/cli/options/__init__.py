@@ -1,1 +1,0 @@
-"""The options of the commands, besides those of the configs."""
