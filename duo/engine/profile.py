@@ -132,7 +132,7 @@ class ProfileRecorder:
             "other programs used %.1f of %d cores: the times of this run are not kept", self.n_others, usable_cores()
         )
         # The times with fewer cores are kept as such.
-        kept = {"costs": {**target["costs"], _ALL: before["costs"][_ALL]}}
+        kept: TargetState = {**before, "costs": {**target["costs"], _ALL: before["costs"][_ALL]}}
         for name, state in drafts.items():
             earlier, costs = drafts_before[name], state["costs"]
             times = costs["times"] | {_ALL: earlier["costs"]["times"][_ALL]}
