@@ -155,7 +155,7 @@ def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[fl
     machine.teach(draft)
     state = draft.acceptance.state()
     state |= {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance}
-    draft.acceptance.restore(state | {"ranks": list(ranks), "scored": DEFAULT.texts})
+    draft.acceptance.restore(state | {"ranks": list(ranks), "scored": DEFAULT.horizon})
     return draft
 
 

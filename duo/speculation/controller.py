@@ -13,8 +13,8 @@ from typing import Protocol, TypedDict
 from duo.speculation.constants import DEFAULT
 from duo.speculation.decision import best_batch, best_in_order, best_ready
 from duo.speculation.draft_estimates import HALF, DraftEstimates
-from duo.speculation.estimators import Mean, between
-from duo.speculation.forecast import Forecast, limit
+from duo.speculation.estimators import Mean, Time, between
+from duo.speculation.forecast import SURE, Forecast, limit
 from duo.speculation.lookup_gain import LookupGain, weigh
 from duo.speculation.modes import ALONE, ASYNC, OFF, SYNC, Chooser, Mode, RateEstimate, Schedule
 from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
@@ -87,7 +87,7 @@ class Controller:
         """Who drafts now. A target is first measured without a remote draft: it may be on this machine."""
         now = self.chooser.now
         if now.draft and self.drafts[now.draft].remote and ALONE in self.chooser.allowed:
-            return now if self.target.alone.time(1).n >= DEFAULT.first_alone else ALONE
+            return now if self.target.alone.time(1).n >= Time.FIRST else ALONE
         return now
 
     @property
@@ -292,7 +292,7 @@ class Controller:
             self.chooser.budget.spend(max(0.0, costs.seconds(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the drafts.
-        is_first = mode == ALONE and alone.time(1).n == DEFAULT.first_alone
+        is_first = mode == ALONE and alone.time(1).n == Time.FIRST
         before, before_s = self._reviewed
         draft_now = self.draft
         stalls = (
@@ -330,7 +330,7 @@ class Controller:
         if n := len(scores):
             share = sum(accepted for _, accepted in scores) / n
             if not whole:
-                share = min(share / DEFAULT.without_context, DEFAULT.excellent)
+                share = min(share / DEFAULT.without_context, SURE)
             if draft.acceptance.doubt(share, n):
                 self._begin_again()
             if whole:
@@ -423,14 +423,14 @@ class Controller:
         """The target's time before the draft's first candidate. It must pay on tokens that the lookup does not find."""
         if draft.separate_devices and draft.n_depths == 1:  # a head cannot read during the prefill
             return 0.0
-        n_unread = min(draft.n_unread, DEFAULT.latest) if draft.n_depths > 1 else draft.n_unread
+        n_unread = min(draft.n_unread, 2 * DEFAULT.horizon) if draft.n_depths > 1 else draft.n_unread
         return n_unread * draft.costs.read_s * (1 + self._lookup.per_step.value)
 
     def _untried(self) -> Collection[Mode]:
         """The modes whose forecasts rest on what is assumed."""
         found = set[Mode]()
         for name, draft in self.drafts.items():
-            if draft.acceptance.n_scored < DEFAULT.kept_scores:
+            if draft.acceptance.n_scored < DEFAULT.some:
                 found |= {Mode(name, schedule) for schedule in draft.schedules if schedule is not OFF}
             elif not (draft.beside.times or draft.separate_devices or draft.in_turns):
                 found.add(Mode(name, ASYNC))
@@ -438,7 +438,7 @@ class Controller:
 
     def max_gain(self, draft: DraftEstimates) -> float | None:
         """The best rate with an excellent draft and the lowest costs, over the target alone; None while unknown."""
-        found = draft.forecasts(self._lookup.per_step.value, DEFAULT.excellent, -1.0)
+        found = draft.forecasts(self._lookup.per_step.value, SURE, -1.0)
         alone_s = self.target.alone.seconds(1, -1.0)
         return max(1.0, *(each.rate * alone_s for each in found.values())) if found else None
 
@@ -488,7 +488,7 @@ class Controller:
             return False
         self.target.restore(state["costs"])
         self.target.bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
-        self._lookup.per_step = Mean(value=looked_up, n=DEFAULT.kept_scores)
+        self._lookup.per_step = Mean(value=looked_up, n=DEFAULT.some)
         return True
 
 

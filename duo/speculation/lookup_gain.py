@@ -30,7 +30,8 @@ class LookupGain:
     def learn(self, n_tokens: int, cost: StepCost, rate: float, alone_s: float) -> int:
         """A step added `n_tokens`; without the lookup it would have been at this `rate`. Returns the tokens found."""
         tokens, seconds = self._recent
-        self._recent = (DEFAULT.rate_memory * tokens + n_tokens, DEFAULT.rate_memory * seconds + cost.total_s)
+        kept = DEFAULT.memory**n_tokens
+        self._recent = (kept * tokens + n_tokens, kept * seconds + cost.total_s)
         n_found, gained_s = (n_tokens - 1 if cost.source is Origin.LOOKUP else 0), 0.0
         if cost.source is Origin.DRAFT:
             self.per_step.add(self._n_found_since)

@@ -2,6 +2,7 @@
 
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.estimators import Time
 from duo.speculation.modes import ALONE, ASYNC, Chooser
 from duo.speculation.target_costs import TargetCosts
 
@@ -42,13 +43,13 @@ class Trials:
         is_wanted = is_unsure or (is_worthwhile and not alone.time(size).is_fresh)
         self._size = size if is_wanted and is_alone else 0
         is_new = self._size > 0 and not alone.time(self._size).n
-        return is_new and (alone.time(1).n < DEFAULT.first_alone or self.n_arbitrary(n_max) > 0)
+        return is_new and (alone.time(1).n < Time.FIRST or self.n_arbitrary(n_max) > 0)
 
     def n_arbitrary(self, n_max: int) -> int:
         """How many arbitrary candidates to verify now in schedule off, to measure T(n); usually 0."""
         alone, cheap = self._target.alone, DEFAULT.sizes[1]
         one = alone.time(1)
-        if not self._size or not one.is_fresh or one.n < DEFAULT.first_alone:
+        if not self._size or not one.is_fresh or one.n < Time.FIRST:
             return 0
         for n in (self._size, cheap):
             if n == self._size or not alone.time(n).is_fresh:
@@ -59,18 +60,18 @@ class Trials:
 
     def probe_size(self, draft: DraftEstimates) -> int:
         """How many of the last tokens an idle draft should decode to see which it would have drafted; usually 0."""
-        budget, alone_s, silence = self._chooser.budget, self._target.alone.seconds(1), DEFAULT.silence
+        budget, alone_s, silence = self._chooser.budget, self._target.alone.seconds(1), DEFAULT.some
         if draft.remote or not (draft.is_worthwhile and ALONE in self._chooser.allowed and alone_s):
             return 0
         if draft.n_fruitless >= DEFAULT.few or (draft.was_probed and not draft.may_gain):
             silence = DEFAULT.horizon // 2 * max(1, draft.n_fruitless - DEFAULT.few)
-        is_due = draft.n_unscored >= silence and self._chooser.n_tokens >= DEFAULT.silence
+        is_due = draft.n_unscored >= silence and self._chooser.n_tokens >= DEFAULT.some
         if self._chooser.now.schedule is ASYNC or not is_due:
             return 0
         each_s = draft.costs.read_s or DEFAULT.read * alone_s
-        n, unread_s = min(DEFAULT.probe_tokens, int(budget.credit_s / each_s)), draft.n_unread * each_s
+        n, unread_s = min(DEFAULT.some, int(budget.credit_s / each_s)), draft.n_unread * each_s
         if draft.n_depths > 1 and unread_s > max(0.0, budget.credit_s):
             return 0  # a head reads all that is new
-        if n < DEFAULT.probe_tokens // 2 or (not budget.is_first and n * each_s > DEFAULT.share * budget.elapsed_s):
+        if n < DEFAULT.some // 2 or (not budget.is_first and n * each_s > DEFAULT.share * budget.elapsed_s):
             return 0
         return max(n, draft.n_unread) if unread_s <= budget.credit_s else n
