@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import cycle
 
 import numpy as np
 
@@ -31,7 +30,7 @@ SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the toke
 _FEW_SIZES = (1, 2, 3, 4, 5, 8, 12, 17)  # that are timed if a decode is slow
 _SLOW_S = 0.25  # for the largest batch
 _ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
-_ROUND_S = 0.033  # for each size, in each round
+_ROUND_S = 0.033  # for the times of one size, in each round
 _ERROR = 0.1  # largest standard error of a median, relative to it
 _BESIDE = (5,)  # tokens of the target beside a draft with branches: a typical batch
 _WINDOW_S = 0.5  # within which the processor time of other programs is compared
@@ -246,17 +245,21 @@ class Meter:
             self._prepare(decoder, n_threads)
         (timed, _), *concurrent = running
         found: list[tuple[int, float]] = []
-        since, end = cpu_times(), time.perf_counter() + max(_WINDOW_S, _ROUND_S * len(sizes))
+        since, end = cpu_times(), time.perf_counter() + _WINDOW_S
 
-        def add(n: int, decoder: Decoder, decode: Callable[[], object]) -> None:
-            found.append((n, self._seconds(decoder, decode, time.perf_counter)))
+        def add(n: int, decoder: Decoder, decode: Callable[[], object], for_s: float = 0.0) -> None:
+            until = time.perf_counter() + for_s
+            while True:
+                found.append((n, self._seconds(decoder, decode, time.perf_counter)))
+                if time.perf_counter() >= until:
+                    break
 
         try:
             with self._drafting(concurrent[0][0], group.n_sequences, add) if concurrent else nullcontext():
-                for i, n in enumerate(cycle(sizes)):
-                    if i >= len(sizes) and time.perf_counter() >= end:
-                        break
-                    add(n, timed, lambda: timed.decode(list(range(200, 200 + n)), n))  # noqa: B023
+                while time.perf_counter() < end:
+                    for n in sizes:
+                        tokens = list(range(200, 200 + n))
+                        add(n, timed, lambda: timed.decode(tokens, len(tokens)), _ROUND_S)  # noqa: B023
         finally:
             is_disturbed = self._is_disturbed(since)
             for n, seconds in found:
