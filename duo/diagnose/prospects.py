@@ -145,7 +145,7 @@ class Prospects:
     rates: dict[Schedule, float]  # in tokens/s, with prepared outcomes where they are faster
     limit: float  # of all schedules
     best: Schedule  # the fastest one
-    enough: str  # in words, the smallest --draft within 1 % of the best
+    n_enough: int | None  # candidates with which it is within 1 % of its rate; None: it has none
 
 
 def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> PairModel:
@@ -171,7 +171,7 @@ def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
     n, acceptance = pair.n_max + 1, pair.calibration.mean
     best = fastest({each: rates[each] for each in (*pair.schedules, Schedule.OFF)})
     limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.concurrent))
-    enough = ""
+    n_enough = None
     if best is not Schedule.OFF:
         limited = []
         for n_max in range(1, n):
@@ -179,24 +179,8 @@ def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
             other.n_max, other.n_ahead = n_max, 2 * n_max
             limited.append(other.forecasts(constant=constant)[best].rate)
         n_enough = next(n for n, rate in enumerate(limited, 1) if rate >= 0.99 * max(limited))
-        enough = f"; --draft {n_enough} is sufficient"
     # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
-    return Prospects(found, prepared, rates, max(*limits, *rates.values()), best, enough)
-
-
-def render(prospects: Prospects) -> list[str]:
-    """A table, with the settings that reach each rate."""
-    off, sync, both = (prospects.found[each] for each in (Schedule.OFF, Schedule.SYNC, Schedule.ASYNC))
-    prepared = prospects.prepared
-    rows = [
-        ("plain", off.rate, "the target alone"),
-        ("sequential", sync.rate, f"draft {sync.n_verify}, then verify" if sync.n_verify else "no drafting"),
-        ("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}"),
-        *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
-        ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
-    ]
-    lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
-    return [*lines, f"best: --schedule {prospects.best.value}{prospects.enough}"]
+    return Prospects(found, prepared, rates, max(*limits, *rates.values()), best, n_enough)
 
 
 # Measurements

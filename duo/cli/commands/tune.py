@@ -8,6 +8,7 @@ from typing import NamedTuple
 from duo.bench.contestants import greedy, write
 from duo.bench.results import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
+from duo.cli.commands.plan import render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
@@ -15,7 +16,7 @@ from duo.cli.terminal.console import blame, check_writable, columns, note, progr
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, measure_pair
-from duo.diagnose.prospects import Measurements, Prospects, foretell, render
+from duo.diagnose.prospects import Measurements, Prospects, foretell
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
@@ -121,7 +122,7 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
         words, threads = "sequentially", (tuned.threads["target"], tuned.threads["draft"])
     gain, saved = rates[best] / rates[Schedule.OFF], "" if measured.doubts else ", as saved"
     return [
-        f"This draft pays: about {gain:.2f} times as fast, running {words}{tuned.prospects.enough}.",
+        f"This draft pays: about {gain:.2f} times as fast, running {words}{sufficient(tuned.prospects)}.",
         f"Options: --schedule {best.value} (with {threads[0]} and {threads[1]} threads{saved}); without it, duo "
         "measures the fastest schedule in every text",
     ]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from duo.cli.commands.plan import render
 from duo.cli.commands.tune import advise, choose
 from duo.diagnose.measure import SIZES, MeasurementError, Meter
-from duo.diagnose.prospects import Measurements, render
+from duo.diagnose.prospects import Measurements
 from tests.command import Run, models
 from tests.unit.cli.runner import duo
 
