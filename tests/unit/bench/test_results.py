@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from duo.bench.results import Range, Results, Row, excluded, middle_and_quartiles, progress, speed_up, table
+from duo.bench.results import Results, Row, excluded, progress, speed_up, table
 from duo.bench.rounds import Contestant, Prompt, Run, Sample
 
 STORY = " ".join(f"word{i}" for i in range(40))
@@ -83,12 +83,6 @@ def test_texts_that_loop_are_left_out() -> None:
     assert counted(found.row(ASYNC)) == (1, 1, 200, 2)
     assert found.row(PLAIN)["runs"] == 2
     assert collect([ASYNC], *alone).looping() == {0}, "without a baseline the first contestant decides"
-
-
-def test_ranges() -> None:
-    assert [middle_and_quartiles(values) for values in ([5, 1, 2, 4, 3], [7], [])] == [Range(3, 2, 4), Range(7), None]
-    assert speed_up([]) is None
-    assert speed_up([2.0, 0.5]) == Range(1.0), "two do not show how far others vary"
 
 
 @pytest.mark.parametrize("n", [3, 20])
