@@ -27,7 +27,7 @@ def on_draft_thread() -> bool:
 
 
 class Clock(threading.local):
-    """Replaces the module `time`; what waits advances it, too."""
+    """Replaces the module `time`."""
 
     now = 0.0
 
@@ -35,9 +35,6 @@ class Clock(threading.local):
         return self.now
 
     process_time = perf_counter
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def count(prefix: Sequence[int]) -> int:
@@ -68,7 +65,6 @@ class Machine:
         }
         for name, value in replaced.items():
             patch.setattr(measure, name, value)
-        patch.setattr(self.stop, "wait", self.clock.wait)
         self.meter = Meter(self.target, self.draft, self._on_progress, self.stop, self.notes.append)
 
     def _on_progress(self, name: str, share: float) -> None:
