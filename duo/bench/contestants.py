@@ -79,7 +79,7 @@ def write(
     if found.stop_reason == INTERRUPTED:
         raise Interrupted
     if (error := stream.request.metrics.draft_error) is not None:
-        raise DecodeError(f"the draft failed ({error}): nothing can be checked")
+        raise DecodeError(f"the draft failed ({error}): nothing can be compared")
     return found, stream.request.metrics.steps
 
 
