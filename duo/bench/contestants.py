@@ -63,14 +63,14 @@ AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 
 def greedy(n_tokens: int, *, may_end: bool = True) -> GenerationConfig:
-    """That of a greedy text, which may end by itself."""
+    """The settings of a greedy text of at most `n_tokens`; `may_end`: the model may end the text earlier."""
     return GenerationConfig(stop=StopConfig(n_tokens, (), not may_end))
 
 
 def write(
     engine: Engine, prompt: Sequence[int], config: GenerationConfig, proposers: Proposers
 ) -> tuple[Completion, Sequence[StepRecord]]:
-    """A text for which only `proposers` propose candidates, and its steps.
+    """Write a text for which only `proposers` propose candidates. Returns the text and its steps.
 
     Raises Interrupted if the engine is interrupted, and DecodeError if the draft fails.
     """
@@ -84,7 +84,7 @@ def write(
 
 
 def write_here(engine: Engine, proposers: Proposers, job: Job, stop: threading.Event) -> Run:
-    """A text of `engine`, whose KV cache is empty at first. What the policy of `proposers` has learned remains."""
+    """Write a text, beginning with an empty KV cache. The policy of `proposers` keeps what it has learned."""
     if stop.is_set():
         raise Interrupted
     engine.call(lambda slot: slot.forget())

@@ -105,7 +105,7 @@ class Group:
 
     @property
     def times(self) -> Times:
-        """As `series`; empty without those of the smallest batch and of a concurrent draft."""
+        """The medians of `series`; empty if the smallest batch or the concurrent draft has no times."""
         found = {n: series.seconds for n, series in self.series.items() if series.seconds}
         return found if {0, min(self.sizes)} & self.series.keys() <= found.keys() else {}
 
@@ -289,13 +289,13 @@ class Meter:
         drafting.result()
 
     def _prepare(self, decoder: Decoder, n_threads: int) -> None:
-        """Let it hold the tokens after which decodes are timed."""
+        """Put the tokens after which decodes are timed into the cache."""
         decoder.set_threads(n_threads, n_threads)
         decoder.rollback(0)
         decode_all(decoder, _PROMPT)
 
     def _seconds(self, decoder: Decoder, decode: Callable[[], object], clock: Callable[[], float]) -> float:
-        """The time of one call that decodes something."""
+        """The seconds of one decode."""
         self._check()
         if time.perf_counter() > self._end:
             raise self._failure()
@@ -332,7 +332,7 @@ def measure_pair(
     pair: ModelPair, meter: Meter, texts: Sequence[Text], alone: dict[int, Times] | Sequence[int],
     draft_threads: Sequence[int], splits: Sequence[tuple[int, int]], concurrent_sizes: Sequence[int] = (),
 ) -> Measurements:  # fmt: skip
-    """What there is to know of a pair that has a draft: Meter.measure(), and the scores of its texts.
+    """Measure a pair that has a draft: Meter.measure(), and the scores of the texts.
 
     `alone`: the numbers of threads of the target, or its times if they are known.
     """

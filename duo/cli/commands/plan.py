@@ -55,7 +55,7 @@ def render(prospects: Prospects) -> list[str]:
 
 
 def sufficient(prospects: Prospects) -> str:
-    """The option that is, as the end of a sentence."""
+    """The smallest --draft that is sufficient, as the end of a sentence."""
     return f"; --draft {prospects.n_enough} is sufficient" if prospects.n_enough is not None else ""
 
 
