@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
+from benchmarks.engine import Instant
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, OFF, Case, best, fixed, late
 from benchmarks.regret import WRONG, Judged, Run, tables, verdicts
@@ -24,7 +25,6 @@ from duo.bench.rounds import Run as Text
 from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.pair import Machine
-from tests.fakes import FakeContext
 
 FLAT = (0.1,) * (N_MAX + 1)
 MACHINE = Machine(FLAT, 0.01, FLAT, 0.02, read_s=0.001, pair_s=0.012)
@@ -67,7 +67,7 @@ def test_files_are_complete() -> None:
 
 def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
     account = Account(20.0)
-    target = Emulated(FakeContext(), DeviceTimes((0.01, 0.011), (0.01, 0.011)), account)
+    target = Emulated(Instant(), DeviceTimes((0.01, 0.011), (0.01, 0.011)), account)
     target.decode([1])
     target.decode([1, 2], 2)
     (_, one_s), (_, two_s) = account.times
@@ -76,7 +76,7 @@ def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
     account.add(0.5, 0.2)
     with pytest.raises(DecodeError, match=r"^1 of 1 decodes .* factor of 50 or more, not 20$"):
         account.close()
-    slow = Emulated(FakeContext(), DeviceTimes((60.0,), (60.0,)), Account(1.0))
+    slow = Emulated(Instant(), DeviceTimes((60.0,), (60.0,)), Account(1.0))
     threading.Timer(0.05, slow.abort).start()
     with pytest.raises(DecodeAborted):
         slow.decode([1])
