@@ -210,7 +210,8 @@ class _Comparison:
         """Let the target write the texts with lookup: makes the rows of lookup and of the target alone."""
         n_tokens, n_verified, n_accepted, seconds = 0, 0, 0, 0.0
         target_s = curve({n: 1000 * s for n, s in self._alone.items()}, self._engine.slot.drafting.n_most + 1)
-        for prompt in self._prompts:
+        for i, prompt in enumerate(self._prompts):
+            self._show(f"text {i + 1} of {len(self._prompts)}", 0.0)
             proposers = self._engine.slot.sources(lookup=True)
             text, steps = write(self._engine, prompt, greedy(self._options.predict), proposers)
             self._texts.append((prompt, text.tokens))

@@ -15,7 +15,7 @@ from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, measure_pair
+from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, Text, check_measurable, measure_pair
 from duo.diagnose.prospects import Measurements, Prospects, foretell
 from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
@@ -157,7 +157,8 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
 
     with progress_bar() as show, on_interrupt(interrupt) as interrupted:
 
-        def work(slot: ModelPair) -> Measurements:
+        def begin(slot: ModelPair) -> tuple[Meter, list[int]]:
+            """The meter, after it has said how long it takes, and the numbers of sequences to measure."""
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
             draft = slot.draft_cache.context
@@ -166,6 +167,9 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             meter = Meter(slot.target_cache.context, draft, show, stop, note)
             times = meter.announce(cores, n_groups, len(prompts) * n_text, slot.target.places)
             note(f"measuring takes about {times[0]} s on an idle machine, and at most {times[1]} s")
+            return meter, branches
+
+        def measure(slot: ModelPair) -> Measurements:
             found = measure_pair(slot, meter, texts, sorted(counts), sorted({1, cores}), sorted(splits))
             if branches and not found.doubts:
                 found.branches = meter.branches(concurrent_threads(found), branches)
@@ -173,9 +177,12 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             return found
 
         try:
-            config, alone = greedy(n_text, may_end=False), engine.slot.sources()
-            texts = [(prompt, write(engine, prompt, config, alone)[0].tokens) for prompt in prompts]
-            return engine.call(work)
+            (meter, branches), texts = engine.call(begin), list[Text]()
+            for i, prompt in enumerate(prompts):
+                show(f"text {i + 1} of {len(prompts)}", 0.0)
+                text, _ = write(engine, prompt, greedy(n_text, may_end=False), engine.slot.sources())
+                texts.append((prompt, text.tokens))
+            return engine.call(measure)
         except Interrupted:
             return interrupted.status
         except MeasurementError as error:
