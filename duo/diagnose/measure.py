@@ -32,7 +32,6 @@ _SLOW_S = 0.25  # for the largest batch
 _ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
 _ROUND_S = 0.033  # for the times of one size, in each round
 _ERROR = 0.1  # largest standard error of a median, relative to it
-_BESIDE = (5,)  # tokens of the target beside a draft with branches: a typical batch
 _WINDOW_S = 0.5  # within which the processor time of other programs is compared
 _SLOWER = 1.3  # most decodes are concurrent
 _TEXT_SLOWER = 1.5  # a text takes the target, and the draft
@@ -88,7 +87,6 @@ class Group:
 
     threads: tuple[int, int]  # of target and draft; 0: it does not run
     sizes: Sequence[int]  # tokens in the batches
-    n_sequences: int = 1  # of the concurrent draft in one decode
     series: dict[int, Series] = field(init=False)  # by tokens in the batch; 0: of the concurrent draft
 
     def __post_init__(self) -> None:
@@ -179,15 +177,6 @@ class Meter:
             doubts=self.doubts,
         )
 
-    def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
-        """The concurrent draft's time for one token in each of several sequences, by their number.
-
-        `split`: threads of target and draft. `sizes`: the numbers, for which the draft's context must have room.
-        """
-        groups = [Group(split, _BESIDE, n_sequences=n) for n in sizes]
-        self._measure(groups)
-        return {group.n_sequences: group.times[0] for group in groups if group.times}
-
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None
     ) -> tuple[Scores, float]:
@@ -255,7 +244,7 @@ class Meter:
                     break
 
         try:
-            with self._drafting(concurrent[0][0], group.n_sequences, add) if concurrent else nullcontext():
+            with self._drafting(concurrent[0][0], add) if concurrent else nullcontext():
                 while time.perf_counter() < end:
                     for n in sizes:
                         tokens = list(range(200, 200 + n))
@@ -267,18 +256,13 @@ class Meter:
                 (series.disturbed if is_disturbed else series.times).append(seconds)
 
     @contextmanager
-    def _drafting(self, draft: Decoder, n_sequences: int, add: Callable[..., None]) -> Iterator[None]:
+    def _drafting(self, draft: Decoder, add: Callable[..., None]) -> Iterator[None]:
         """Time the draft concurrently, on a thread of its own. Raises at the end what that has raised."""
-        done, others = threading.Event(), range(1, n_sequences)
-        each = [(sequence, 200 + sequence) for sequence in range(n_sequences)]
+        done = threading.Event()
 
         def work() -> None:
             while not done.is_set():
-                for sequence in others:
-                    draft.branch(sequence, draft.n_past)
-                add(0, draft, lambda: draft.decode_each(each))
-                for sequence in others:
-                    draft.drop(sequence)
+                add(0, draft, lambda: draft.decode([200]))
 
         with ThreadPoolExecutor(1, "duo-draft") as thread:
             drafting = thread.submit(work)
@@ -338,6 +322,9 @@ def measure_pair(
     """
     found = meter.measure(() if isinstance(alone, dict) else alone, draft_threads, splits, concurrent_sizes)
     found.target = alone if isinstance(alone, dict) else found.target
-    found.n_depths, found.schedules = pair.policy.n_depths, pair.policy.schedules
+    policy = pair.policy
+    found.n_depths, found.schedules = policy.n_depths, policy.schedules
+    if not found.doubts:
+        found.branches = {n: time.value / policy.alone.draft_s for n, time in policy.alone.branch_times.items()}
     found.add_scores([meter.score(*text, found.fastest_draft, pair.translation) for text in texts])
     return found

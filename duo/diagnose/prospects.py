@@ -194,7 +194,8 @@ class Measurements:
     draft: dict[int, Times] = field(default_factory=dict)  # for one token, and for two
     # Concurrent, by threads of (target, draft): the target's times, and the draft's for one token.
     concurrent: dict[tuple[int, int], tuple[Times, float]] = field(default_factory=dict)
-    branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
+    # By what factor a draft's decode takes longer for one token in each of several sequences, as it was loaded.
+    branches: dict[int, float] = field(default_factory=dict)
     scores: Scores = field(default_factory=list)
     n_depths: int = 1  # of candidates: see Acceptance
     schedules: Sequence[Schedule] = ALL  # that are possible
@@ -234,8 +235,8 @@ class Measurements:
         if 2 in self.draft[n_draft]:
             policy.alone.add_pair(max(draft_s, self.draft[n_draft][2]))
         policy.concurrent.add_draft(concurrent_draft_s)
-        for n, seconds in self.branches.items():
-            policy.concurrent.add_draft(max(concurrent_draft_s, seconds), n_sequences=n)
+        for n, factor in self.branches.items():
+            policy.learn_branches(n, max(1.0, factor))
         if self.scores:
             policy.learn_scores(self.scores)  # of which the last count most in a run; here all count alike
             policy.calibration.restore(policy.calibration.state() | {"mean": self.acceptance})

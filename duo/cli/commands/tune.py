@@ -15,9 +15,8 @@ from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, Text, check_measurable, measure_pair
+from duo.diagnose.measure import Interrupted, MeasurementError, Meter, Text, check_measurable, measure_pair
 from duo.diagnose.prospects import Measurements, Prospects, foretell
-from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
@@ -97,7 +96,7 @@ def choose(measured: Measurements) -> Tuned:
     policies = {n: measured.policy(n, split) for n in measured.target}
     n_target = max(policies, key=lambda n: policies[n].forecasts()[Schedule.SYNC].rate)
     policy = policies[n_target]
-    prospects = foretell(policy, constant=False, prepares=N_SEQUENCES[0] in policy.concurrent.branch_times)
+    prospects = foretell(policy, constant=False, prepares=bool(measured.branches))
     return Tuned({"target": n_target, "draft": measured.fastest_draft, "concurrent": split}, policy, prospects)
 
 
@@ -140,7 +139,8 @@ def describe(measured: Measurements) -> list[str]:
     lines = columns([heads, *rows], {0})
     if measured.branches:
         sizes = ", ".join(map(str, measured.branches))
-        found = ", ".join(f"{1000 * seconds:.2f}" for seconds in measured.branches.values())
+        _, one_s = measured.concurrent[concurrent_threads(measured)]
+        found = ", ".join(f"{1000 * factor * one_s:.2f}" for factor in measured.branches.values())
         lines.append(f"concurrent draft, one token in {sizes} sequences at once: {found} ms")
     return [*lines, f"{100 * measured.acceptance:.0f} % of the draft's tokens would be accepted"]
 
@@ -157,32 +157,23 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
 
     with progress_bar() as show, on_interrupt(interrupt) as interrupted:
 
-        def begin(slot: ModelPair) -> tuple[Meter, list[int]]:
-            """The meter, after it has said how long it takes, and the numbers of sequences to measure."""
+        def begin(slot: ModelPair) -> Meter:
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
-            draft = slot.draft_cache.context
-            branches = [n for n in N_SEQUENCES if n <= 1 + draft.n_branches]
-            n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
-            meter = Meter(slot.target_cache.context, draft, show, stop, note)
-            times = meter.announce(cores, n_groups, len(prompts) * n_text, slot.target.places)
-            note(f"measuring takes about {times[0]} s on an idle machine, and at most {times[1]} s")
-            return meter, branches
-
-        def measure(slot: ModelPair) -> Measurements:
-            found = measure_pair(slot, meter, texts, sorted(counts), sorted({1, cores}), sorted(splits))
-            if branches and not found.doubts:
-                found.branches = meter.branches(concurrent_threads(found), branches)
-                found.doubts = meter.doubts
-            return found
+            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop, note)
+            n_tokens, n_groups = len(prompts) * n_text, len(counts) + len(splits)
+            expected_s, limit_s = meter.announce(cores, n_groups, n_tokens, slot.target.places)
+            note(f"measuring takes about {expected_s} s on an idle machine, and at most {limit_s} s")
+            return meter
 
         try:
-            (meter, branches), texts = engine.call(begin), list[Text]()
+            meter, texts = engine.call(begin), list[Text]()
             for i, prompt in enumerate(prompts):
                 show(f"text {i + 1} of {len(prompts)}", 0.0)
                 text, _ = write(engine, prompt, greedy(n_text, may_end=False), engine.slot.sources())
                 texts.append((prompt, text.tokens))
-            return engine.call(measure)
+            groups = sorted(counts), sorted({1, cores}), sorted(splits)
+            return engine.call(lambda slot: measure_pair(slot, meter, texts, *groups))
         except Interrupted:
             return interrupted.status
         except MeasurementError as error:

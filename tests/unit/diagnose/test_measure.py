@@ -121,20 +121,6 @@ def test_each_model_is_timed_alone_on_each_number_of_threads_and_both_concurrent
     assert machine.draft.threads > {threading.get_ident()}
 
 
-def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(machine: Machine) -> None:
-    alone = list[int]()
-
-    def also(model: FakeContext) -> None:
-        if model is machine.draft and not on_draft_thread():
-            alone.append(model.batches[-1])
-
-    machine.also = also
-    assert machine.meter.branches((1, 2), (2, 5, 9)) == approx(draft_s, (2, 5, 9), 2)
-    assert set(alone) == {32}, "only the prompt"
-    assert machine.target.n_past == machine.draft.n_past == 32
-    assert machine.draft.branches == {}
-
-
 @pytest.mark.parametrize(
     ("choose", "n_vocab", "n", "right"),
     [
