@@ -50,7 +50,7 @@ class EngineCost(Scenario):
         return Outcome(lines, {"memory_mb": memory, "step_us": times}, [bar])
 
 
-class _Instant:
+class Instant:
     """A context whose decodes take no time. Every sixth token of a draft is wrong."""
 
     n_ctx: int = 1_000_000
@@ -99,9 +99,9 @@ def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> fl
     """Microseconds of processor time per step; `looks_up`: in vain."""
     greedy, metrics = Greedy(), Recorder()
     prompt = [_token(position) for position in range(3)]
-    draft = None if schedule is Schedule.OFF else _Instant(is_draft=True)
+    draft = None if schedule is Schedule.OFF else Instant(is_draft=True)
     policy = Policy(_N_MAX, _N_AHEAD, (schedule,)) if draft or looks_up else None
     others = (LookupProposer(PromptLookup(), _N_MAX),) if looks_up else ()
     began = time.process_time()
-    generate(_Instant(), draft, policy, prompt, n_tokens, metrics, greedy, Matching(greedy), others)
+    generate(Instant(), draft, policy, prompt, n_tokens, metrics, greedy, Matching(greedy), others)
     return 1e6 * (time.process_time() - began) / len(metrics.steps)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from duo.speculation.pair import Machine, PairModel
-from duo.speculation.policy import Policy
 
-from benchmarks.virtual import NoisyPolicy, constant, replay
+from benchmarks.virtual import constant, replay
 from benchmarks.virtual_clock import VirtualClock
-from duo.speculation.modes import ALL, Schedule
+from duo.speculation.pair import Machine
+from duo.speculation.policy import Policy
+from duo.speculation.schedule import ALL, Schedule
 from tests.unit.speculation.machines import (
     N_AHEAD,
     N_MAX,
@@ -76,26 +76,6 @@ def test_fixed_settings_reach_the_rate_of_the_formula(machine: Machine, k: int, 
     sequential = schedule is Schedule.SYNC
     formula = sequential_rate(machine, 0.8, k) if sequential else concurrent_rate(machine, 0.8, k, wait)
     assert found == pytest.approx(formula, rel=0.04)
-
-
-def test_noise_is_in_what_the_policy_is_told_and_not_in_the_clock() -> None:
-    machine = replace(FLAT, noise=0.02, spikes=0.05)
-    policy = NoisyPolicy(N_MAX, N_AHEAD, (Schedule.OFF,))
-    found = replay(policy, machine, constant(0.0), 400)
-    assert found == replay(Policy(N_MAX, N_AHEAD, (Schedule.OFF,)), machine, constant(0.0), 400)
-    assert 0 < abs(policy.alone.target_s(1) - 0.5) < 0.01
-
-
-def test_a_pair_that_is_informed_of_a_machine_knows_its_times() -> None:
-    machine = replace(TWO_CORES, pair_s=0.021, latency_s=0.004, branch_s=[0.026, 0.03])
-    pair = PairModel(N_MAX, N_AHEAD)
-    pair.learn_machine(machine)
-    assert pair.alone.curve(9) == pytest.approx(machine.target_s)
-    assert pair.concurrent.curve(9) == pytest.approx(machine.concurrent_target_s)
-    assert (pair.alone.draft_s, pair.concurrent.draft_s) == pytest.approx((0.0173, 0.026))
-    assert (pair.alone.pair_time(), pair.latency_s) == pytest.approx((0.021, 0.004))
-    assert pair.concurrent.draft_time(0.0, 2) == pytest.approx(0.03)
-    assert pair.alone.curve(9, 1.0) == pytest.approx(machine.target_s, rel=0.03), "with little doubt"
 
 
 def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
