@@ -7,7 +7,7 @@ say. llama.cpp asserts others, which ends the process with one line: see duo.lla
 import ctypes
 import functools
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from duo.errors import ModelError
@@ -52,6 +52,7 @@ _MTP_TARGETS = (
     "qwen35", "qwen35moe", "qwen3next", "step35",
 )  # fmt: skip
 _CHAINS = ("mimo2", "step35")  # and of these, several layers, each for one depth
+_MTP_TENSORS = ("eh_proj", "enorm", "hnorm")
 _FIRST_LAYER = "blk.0.attn_norm.weight"  # llama.cpp knows a file with nothing but MTP layers by its absence
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 # Keys of models that keep a state, which cannot be rolled back token by token.
@@ -93,6 +94,11 @@ class GgufHeader:
         self.path = path
         self.tokens = tuple(text for text in self.values.pop(_TOKENS, ()) if isinstance(text, bytes))
         self.architecture = self.text("general.architecture")
+
+    def add_files(self, paths: Iterable[Path]) -> None:
+        """Add the tensors in the model's other files. Raises ModelError."""
+        for path in paths:
+            self.tensors |= GgufHeader(path).tensors
 
     def use_template(self, source: str) -> None:
         """Replace the chat templates of the file."""
@@ -218,43 +224,36 @@ def _faults(header: GgufHeader) -> Iterator[str]:
     for key, most in _MAX_VALUES.items():
         if (value := header.number(key)) > most and (key, value) != _NO_WINDOW:
             yield f"{architecture}.{key} is {value}"
-    # llama.cpp multiplies by no integers, and calls NULL instead; tables of experts by token are not multiplied.
-    # So is the vocabulary of a header.
+    # llama.cpp multiplies by no integers, and calls NULL instead. It does not multiply by tables of experts by token,
+    # nor by the vocabulary of a head.
     yield from (f"{name} has integers" for name in header.integers if "tid2eid" not in name and name != "d2t")
     if architecture in _LINEAR and "split.count" not in header.values:
-        for layer in (
-            name.removesuffix("ssm_out.weight") for name in header.tensors if name.endswith(".ssm_out.weight")
-        ):
-            for name in (f"{layer}attn_qkv.weight", f"{layer}attn_gate.weight"):
-                if name not in header.tensors:
-                    yield f"there is no tensor {name}"
+        linear = [name.removesuffix("ssm_out.weight") for name in header.tensors if name.endswith(".ssm_out.weight")]
+        needed = (f"{layer}{name}.weight" for layer in linear for name in ("attn_qkv", "attn_gate"))
+        yield from (f"there is no tensor {name}" for name in needed if name not in header.tensors)
 
 
 def check_not_head(header: GgufHeader) -> None:
-    """Raise ModelError if this is the header of a header, for a draft in another process than its target."""
+    """Raise ModelError if this is the header of a head, for a draft in another process than its target."""
     if kind := head_kind(header):
         why = "it reads the target's hidden rows, so it is a local draft, in the target's process"
         raise ModelError(f"{header.path}: an {kind} head: {why}")
 
 
-def head_kind(header: GgufHeader, names: Collection[str] | None = None) -> str:
-    """EAGLE-3 or MTP, if the file is a head without its target; empty for a model. `names`: see has_mtp()."""
+def head_kind(header: GgufHeader) -> str:
+    """EAGLE-3 or MTP, if the model is a head without its target; empty for others."""
     if header.architecture == EAGLE3:
         return "EAGLE-3"
-    names = header.tensors if names is None else names
-    is_mtp = header.architecture == ASSISTANT or (_FIRST_LAYER not in names and has_mtp(header, names))
+    is_mtp = header.architecture == ASSISTANT or (_FIRST_LAYER not in header.tensors and has_mtp(header))
     return "MTP" if is_mtp else ""
 
 
-def has_mtp(header: GgufHeader, names: Collection[str] | None = None) -> bool:
-    """Whether the model has a layer for multi-token prediction (MTP) that llama.cpp can draft with.
-
-    `names`: of the tensors in all files of the model, by default those of this one.
-    """
-    names, n_blocks, n = header.tensors if names is None else names, header.number("block_count"), n_mtp(header)
-    layers = [f"blk.{n_blocks - i}.nextn" for i in range(1, n + 1)]
-    is_there = all(f"{layer}.{name}.weight" in names for layer in layers for name in ("eh_proj", "enorm", "hnorm"))
-    return header.architecture in _MTP_TARGETS and (n == 1 or (n > 1 and header.architecture in _CHAINS)) and is_there
+def has_mtp(header: GgufHeader) -> bool:
+    """Whether the files that were read have a layer for multi-token prediction (MTP) that llama.cpp can draft with."""
+    n_blocks, n = header.number("block_count"), n_mtp(header)
+    is_known = header.architecture in _MTP_TARGETS and (n == 1 or (n > 1 and header.architecture in _CHAINS))
+    needed = (f"blk.{n_blocks - i}.nextn.{name}.weight" for i in range(1, n + 1) for name in _MTP_TENSORS)
+    return is_known and all(name in header.tensors for name in needed)
 
 
 def n_mtp(header: GgufHeader) -> int:
@@ -263,7 +262,7 @@ def n_mtp(header: GgufHeader) -> int:
 
 
 def shape_of(header: GgufHeader) -> str:
-    """What a model has in common with its MTP header."""
+    """What a model has in common with its MTP head."""
     if header.architecture == ASSISTANT:
         return f"a gemma4 with hidden rows of {header.number('embedding_length_out')}"
     if header.architecture == "gemma4":
