@@ -15,6 +15,7 @@ from duo.llama import library
 from duo.llama.fingerprint import Fingerprint, text_difference
 from duo.llama.limits import failure
 
+DAMAGED = "the file is truncated or damaged: download it again"
 _TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
 
@@ -30,15 +31,10 @@ _MAX_VALUES = {"attention.sliding_window": 2**24, "context_length": 2**31 - 1}
 _NO_WINDOW = ("attention.sliding_window", 2**32 - 1)
 # Keys that llama.cpp divides by or steps with, and the architectures of which it does not: there 0 has a meaning.
 _DIVISORS = {
-    "attention.output_group_count": (),
-    "experts_per_group": (),
-    "full_attention_interval": (),
-    "interleave_moe_layer_step": ("llama4",),
-    "rope.dimension_count": (),
-    "ssm.group_count": ("plamo2",),
-    "ssm.time_step_rank": (),
-    "wkv.head_size": (),
-}
+    "attention.output_group_count": "", "experts_per_group": "", "full_attention_interval": "",
+    "interleave_moe_layer_step": "llama4", "rope.dimension_count": "", "ssm.group_count": "plamo2",
+    "ssm.time_step_rank": "", "wkv.head_size": "",
+}  # fmt: skip
 # Architectures of which llama.cpp divides by the number of heads, or by that of the experts that one token uses.
 _BY_HEADS = ("deepseek2", "olmo2", "phimoe")
 _BY_EXPERTS = ("glm4moe", "grovemoe", "llada-moe", "nemotron_h_moe", "qwen35moe", "qwen4exp")
@@ -79,8 +75,7 @@ class GgufHeader:
             reason = errors[0].partition(": ")[2] if errors else "no reason given"
             if "invalid magic" in reason or "read magic" in reason:
                 raise ModelError(f"{path}: not a GGUF file")
-            why = f"the file is truncated or damaged: download it again ({reason})"
-            raise failure(path, "\n".join(errors), "its header needs more", why)
+            raise failure(path, "\n".join(errors), "its header needs more", f"{DAMAGED} ({reason})")
         try:
             tensors, keys = range(lib.gguf_get_n_tensors(pointer)), range(lib.gguf_get_n_kv(pointer))
             self.tensors: dict[str, int] = {
@@ -215,7 +210,7 @@ def check_header(header: GgufHeader, *, vocabulary_only: bool = False) -> None:
 def _faults(header: GgufHeader) -> Iterator[str]:
     architecture = header.architecture
     for key, allowed in _DIVISORS.items():
-        if header.numbers(key) == [0] and architecture not in allowed:
+        if header.numbers(key) == [0] and architecture != allowed:
             yield f"{architecture}.{key} is 0"
     if architecture in _BY_HEADS and not any(header.numbers("attention.head_count")[:1]):
         yield f"{architecture}.attention.head_count is 0"

@@ -8,9 +8,9 @@ the model's vocabulary, but no weights, and serves one grammar after the other.
 
 import functools
 import json
+import math
 import os
 import re
-import resource
 import signal
 import subprocess
 import tempfile
@@ -28,6 +28,7 @@ from duo.llama.context import Logits
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, MAX_MEMORY, PARSE, READY
 from duo.llama.json_schema import HUNG_S, MAX_S
 from duo.llama.lifeline import Handle
+from duo.llama.limits import ulimit_bytes
 from duo.llama.model import Model
 
 MAX_GRAMMAR = 2**18  # bytes
@@ -86,11 +87,7 @@ class GrammarProcess(Handle):
         if kind == READY:
             raise ModelError(f"the process that applies the grammar failed: {last}")
         if status < 0:
-            less = (
-                ""
-                if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
-                else ", or less within the limits of this process,"
-            )
+            less = ", or less within the limits of this process," if ulimit_bytes() < math.inf else ""
             limits = f"{MAX_S:g} s or {MAX_MEMORY >> 20} MB{less} for one token"
             raise UsageError(f"the grammar is too complex: it needs more than {limits}, or fails")
         raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")

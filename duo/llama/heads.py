@@ -185,12 +185,10 @@ class HeadContext(Context):
             raise DecodeAborted("the context is aborted")
         with self.use() as pointer, self.call:
             status = llama_cpp.llama_encode(pointer, self._encoded)
+        if status == ABORTED:
+            raise DecodeAborted("aborted")
         if status:
-            raise (
-                DecodeAborted("aborted")
-                if status == ABORTED
-                else DecodeError(f"llama.cpp could not encode {n} rows of the target ({status})")
-            )
+            raise DecodeError(f"llama.cpp could not encode {n} rows of the target ({status})")
         return self._hidden_rows(n)
 
     def save(self) -> SavedState:

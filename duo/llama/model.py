@@ -15,7 +15,7 @@ from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.chat_template import ChatTemplate
 from duo.llama.devices import RPC, Device, devices_for, holders
-from duo.llama.gguf_header import ASSISTANT, MAX_LAYERS, GgufHeader, check_header, has_mtp, head_kind
+from duo.llama.gguf_header import ASSISTANT, DAMAGED, MAX_LAYERS, GgufHeader, check_header, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.limits import failure, of_size
 from duo.llama.vocabulary import Vocabulary
@@ -124,12 +124,7 @@ class Model(Vocabulary):
             log = "\n".join(errors)
             cause = next(iter(log.partition("error loading model: ")[2].splitlines()), "no reason given")
             is_damaged = "not within the file bounds" in log or "failed to read" in log
-            why = (
-                "the file is truncated or damaged: download it again"
-                if is_damaged
-                else f"llama.cpp cannot load it: {cause}"
-            )
-            raise failure(path, log, needs, why)
+            raise failure(path, log, needs, DAMAGED if is_damaged else f"llama.cpp cannot load it: {cause}")
         return pointer
 
 
