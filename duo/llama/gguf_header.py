@@ -47,7 +47,7 @@ _MTP_TARGETS = (
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
     "qwen35", "qwen35moe", "qwen3next", "step35",
 )  # fmt: skip
-_CHAINS = ("mimo2", "step35")  # and of these, several layers, each for one depth
+_CHAINS = ("mimo2", "step35")  # architectures with several MTP layers, each for one depth
 _MTP_TENSORS = ("eh_proj", "enorm", "hnorm")
 _FIRST_LAYER = "blk.0.attn_norm.weight"  # llama.cpp knows a file with nothing but MTP layers by its absence
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
@@ -134,7 +134,7 @@ class GgufHeader:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it is without any attention: it cannot be a target with a draft."""
+        """Whether the model has no attention: it cannot be a target with a draft."""
         return self.keeps_state and not self.number("attention.head_count")
 
     @property
@@ -152,7 +152,7 @@ class GgufHeader:
         return not (self.vocabulary().difference(other.vocabulary()) or text_difference(self.tokens, other.tokens))
 
     def vocabulary(self) -> Fingerprint:
-        """What the file says of its vocabulary, without hashes."""
+        """The fingerprint of the vocabulary as far as the file tells, without hashes."""
         vocab_type = _TYPES.get(self.text("tokenizer.ggml.model"), -1)
         return Fingerprint(vocab_type, len(self.tokens), self._added("bos"), self._added("eos"))
 

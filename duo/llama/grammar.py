@@ -67,7 +67,7 @@ class GrammarProcess(Handle):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was closed, or has ended by itself."""
+        """Whether the process was closed, or has ended by itself."""
         return self.closed or self.pointer.poll() is not None
 
     def ask(self, kind: bytes, data: bytes = b"") -> bytes:
@@ -93,7 +93,7 @@ class GrammarProcess(Handle):
         raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
 
     def lines(self) -> list[str]:
-        """What it has written to standard error since the last call. Its position in the file is the same as ours."""
+        """What the process has written to standard error since the last call. Both share one position in the file."""
         self._log.seek(0)
         lines = self._log.read(2**16).decode("utf-8", "replace").splitlines()
         self._log.seek(0)

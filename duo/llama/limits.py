@@ -48,7 +48,7 @@ def of_size(n_bytes: float) -> str:
 
 
 def shortage(log: str, needs: str) -> str:
-    """That memory is lacking, and what was needed, if llama.cpp's `log` says that; else empty."""
+    """A message that memory is lacking, and what needed it, if llama.cpp's `log` says so; else empty."""
     line = re.sub(".*error loading model[^:]*: ", "", next(filter(_SHORTAGE.search, log.splitlines()), ""))
     limit = " within the limit of this process" if ulimit_bytes() < math.inf else ""
     free = f"{of_size(available_bytes())} of this machine's memory are available{limit}"

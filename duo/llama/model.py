@@ -52,12 +52,14 @@ class Model(Vocabulary):
         self.head_kind = head_kind(header)  # EAGLE-3 or MTP, if it is a head; empty for a model
         # Whether it has a layer for multi-token prediction, which is loaded.
         loads_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP")
-        self.shares_cache = header.architecture == ASSISTANT  # it has none of its own, but reads its target's
+        self.shares_cache = header.architecture == ASSISTANT  # a head without a cache, which reads that of its target
         self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(header))
         pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, header, call)
         self.template_variables = config.template_variables
-        if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
+        if self.adds_bos and (
+            self.bos < 0 or (self.adds_eos and self.eos < 0)
+        ):  # llama.cpp would abort at the first prompt
             self.close()
             raise ModelError(f"{self.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")
         description = ctypes.create_string_buffer(256)
@@ -215,8 +217,8 @@ def _cache_widths(header: GgufHeader, n_layer: int) -> tuple[tuple[int, int], ..
     heads_kv = heads_kv * n_layer if len(heads_kv) == 1 else [*heads_kv, *[0] * n_layer]
     kinds = {match.groups() for match in map(_KIND.search, header.tensors) if match}
     recurrent = {int(i) for i, kind in kinds if kind == "ssm_" and (i, "attn_k.") not in kinds}
-    if header.architecture == ASSISTANT:  # it has no cache
+    if header.architecture == ASSISTANT:  # a head without a cache
         return n_layer * ((0, 0),)
-    if head_kind(header):  # nor has it the layers of its target
+    if head_kind(header):  # the layers of the target are not in the file
         recurrent |= set(range(n_layer)) - {int(match[1]) for match in map(_LAYER.search, header.tensors) if match}
     return tuple((0, 0) if i in recurrent else (k * n, v * n) for i, n in enumerate(heads_kv[:n_layer]))

@@ -88,7 +88,7 @@ class Schema:
         return functools.reduce(self._all, self._parts(schema, closes), self._own(schema, closes))
 
     def _parts(self, schema: dict[str, Any], closes: bool) -> Iterator[Cases]:
-        """What the keywords say that combine schemas."""
+        """The cases of each keyword that combines schemas."""
         cases = functools.partial(self.cases, closes=closes)
         yield from map(cases, schema.get("allOf", ()))
         if "$ref" in schema:
@@ -114,7 +114,7 @@ class Schema:
             self._referring.pop()
 
     def _own(self, schema: dict[str, Any], closes: bool) -> Cases:
-        """What its own keywords say, without those that combine schemas."""
+        """The cases of the other keywords."""
         if "contains" in schema and (schema.get("minContains") != 0 or "maxContains" in schema):
             raise Unsupported("contains")
         kinds = schema.get("type", [*_KEYWORDS])
@@ -265,7 +265,7 @@ def _constants(values: list[Any]) -> Cases:
 
 
 def _merged(first: Alternative, second: Alternative) -> Alternative | None:
-    """What both say; None: they contradict each other. Raises Unsupported."""
+    """The alternative of what matches two; None: the two contradict each other. Raises Unsupported."""
     found = first | second | {key: _combined(key, first[key], second[key]) for key in first.keys() & second.keys()}
     if {"prefixItems", "items"} & found.keys():
         n = max(len(one.get("prefixItems", ())) for one in (first, second))
@@ -322,7 +322,7 @@ def _allows(one: Alternative, value: Any) -> bool:
 
 
 def _is_possible(one: Alternative) -> bool:
-    """Whether it does not obviously contradict itself."""
+    """Whether an alternative does not obviously contradict itself."""
     bounds = [one[key] for key in ("low", "high") if key in one]
     width, is_closed = -sum(value for value, _ in bounds), not any(is_exclusive for _, is_exclusive in bounds)
     return not (
