@@ -349,7 +349,7 @@ def difference(target: Path, head: Path, tokens: Tensor, features: Tensor) -> fl
         config = ContextConfig(LENGTH, 1, 1)
         with closing(Context(model, config)) as context, closing(HeadContext(own, config, context)) as reader:
             context.decode(tokens.tolist())
-            rows = torch.from_numpy(reader.rows.of(len(tokens)).copy())
+            rows = torch.from_numpy(reader.rows.array[1 : len(tokens) + 1].copy())
     return float((rows - features.float()).pow(2).mean().sqrt() / rows.pow(2).mean().sqrt())
 
 

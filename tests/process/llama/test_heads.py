@@ -185,7 +185,7 @@ def test_a_text_that_the_target_restores_has_no_rows_but_those_that_the_head_has
             assert head.rows.first == 0
             head.follow(n_read)
             saved = context.save()
-            rows = np.array(head.rows.of(24))
+            rows = np.array(head.rows.array[1:25])
             own = head.save()
             context.rollback(0)
             context.decode([5, 6, 7])
@@ -196,7 +196,7 @@ def test_a_text_that_the_target_restores_has_no_rows_but_those_that_the_head_has
             context.load(saved)
             head.load(own)
             assert head.rows.first == 0
-            np.testing.assert_array_equal(head.rows.of(24), rows)
+            np.testing.assert_array_equal(head.rows.array[1:25], rows)
 
 
 @pytest.mark.parametrize(
