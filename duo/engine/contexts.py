@@ -103,7 +103,7 @@ def draft_context(
     if not model.can_roll_back:
         log.warning("%s cannot roll back its cache: speculation is off", model.path.name)
         return None
-    sizes = (config.n_batch, config.n_ubatch, DEFAULT.some)
+    sizes = (config.n_batch, config.n_ubatch, DEFAULT.probe_tokens)
     n_ctx = min(n_ctx + config.drafting().n_ahead, model.n_ctx_train)
     return Context(model, ContextConfig(n_ctx, 1, threads.target, *sizes, n_branches=n_branches))
 
@@ -157,7 +157,7 @@ def time_draft(context: Decoder, model: Model, threads: ThreadConfig, estimates:
 def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:
     """The context of a head, for all that the target's holds. Raises as target_context() does."""
     # llama.cpp reserves logits for all tokens of a batch of a head.
-    sizes = (config.n_batch, min(config.n_ubatch, _HEAD_BATCH), DEFAULT.some)
+    sizes = (config.n_batch, min(config.n_ubatch, _HEAD_BATCH), DEFAULT.probe_tokens)
     wanted = ContextConfig(target.n_ctx + config.drafting().n_ahead + 1, 1, threads.target, *sizes)
     if model.shares_cache:
         own = replace(wanted, flash_attn=target.flash_attn, type_k=config.type_k, type_v=config.type_v)

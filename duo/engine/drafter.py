@@ -113,7 +113,7 @@ class Drafter:
         n_read = min(n_tokens, context.n_batch, context.n_ctx, n_text)
         whole = n_text - self._first - context.n_past <= n_read and n_text - self._first <= context.n_ctx
         text = self._tokens[self._first + context.n_past if whole else -n_read :]
-        n = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt, DEFAULT.some - 1)
+        n = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt, DEFAULT.probe_tokens - 1)
         if n_text != self._n_seen or n <= 0 or max(text) >= context.n_vocab:
             return Probe([], 0, 0.0, True)
         if not whole:

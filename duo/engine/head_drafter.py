@@ -55,7 +55,7 @@ class HeadDrafter(Drafter):
         """See Drafter. The head always reads all that is new, since its rows belong to positions."""
         if not self.context.can_score:
             return Probe([], 0, 0.0, whole=True)
-        n_tokens = min(n_tokens, DEFAULT.some, self.context.n_batch)
+        n_tokens = min(n_tokens, DEFAULT.probe_tokens, self.context.n_batch)
         start = self._now()
         self._reconcile()
         n_earlier = self._catch_up(n_tokens)

@@ -75,7 +75,7 @@ class Acceptance:
 
     def begin(self) -> None:
         """A text begins, with the acceptance of all texts: the last one may have been easy or difficult."""
-        self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.some))
+        self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.probe_tokens // 2))
 
     def doubt(self, share: float, n: int) -> bool:
         """If `n` new scores contradict earlier texts, these count for little. Returns whether they are much better."""
@@ -173,7 +173,9 @@ class Acceptance:
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")
         self.n_scored = int(between(state["scored"], 1, DEFAULT.horizon))
-        self._begin(accepted, between(state["mean"], 0, 1), shares, ranks, min(self.n_scored, DEFAULT.some))
+        self._begin(
+            accepted, between(state["mean"], 0, 1), shares, ranks, min(self.n_scored, DEFAULT.probe_tokens // 2)
+        )
         self._texts.n = self.n_scored
         for i in range(n_edges, n_bins):  # which probabilities() mixes with those before them
             self._accepted[i], self._seen[i] = 4 * self._accepted[i], 4 * self._seen[i]

@@ -1,4 +1,4 @@
-"""The constants of the controller: from replays (benchmarks/regret.py, benchmarks/NOTES.md) unless one says otherwise."""
+"""The constants of the controller: from replays (benchmarks/regret.py, benchmarks/NOTES.md), unless one says more."""
 
 from dataclasses import dataclass
 
@@ -21,13 +21,13 @@ class Constants:
     later: float = 2.0  # also of the lookup, in any text
     share: float = 0.05
     time_share: float = 0.002  # of the time, by which the budget grows, and which measuring T(1) may take
-    gain_share: float = 0.1  # of what drafting has gained, by which the budget grows
     # Changes of mode.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
     horizon: int = 256  # tokens within which a change must save what it costs; a longer text may be half done
     trial_steps: int = 6  # of a mode of which little was ever measured
     few: int = 4  # measurements after which a mean counts, steps before a first review, texts in which a trial pays
-    some: int = 16  # steps between reviews, tokens of a probe and between probes, candidates of other texts that count
+    some: int = 16  # steps between reviews, tokens after which an idle draft is probed, or that are a batch
+    probe_tokens: int = 24  # that an idle draft decodes to see which it would have drafted: half of them count
     sizes: tuple[int, int] = (4, 2)  # of batches that are measured while the draft is idle, the first one first
     # Drafts that are idle, and drafts that run ahead.
     without_context: float = 0.7  # of the predictions that are right, the share that is right if the draft knows less

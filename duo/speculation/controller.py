@@ -430,7 +430,7 @@ class Controller:
         """The modes whose forecasts rest on what is assumed."""
         found = set[Mode]()
         for name, draft in self.drafts.items():
-            if draft.acceptance.n_scored < DEFAULT.some:
+            if draft.acceptance.n_scored < DEFAULT.probe_tokens // 2:
                 found |= {Mode(name, schedule) for schedule in draft.schedules if schedule is not OFF}
             elif not (draft.beside.times or draft.separate_devices or draft.in_turns):
                 found.add(Mode(name, ASYNC))
@@ -488,7 +488,7 @@ class Controller:
             return False
         self.target.restore(state["costs"])
         self.target.bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
-        self._lookup.per_step = Mean(value=looked_up, n=DEFAULT.some)
+        self._lookup.per_step = Mean(value=looked_up, n=DEFAULT.probe_tokens // 2)
         return True
 
 

@@ -91,7 +91,7 @@ class Budget:
     @property
     def credit_s(self) -> float:
         """Seconds that may be spent on exploration."""
-        return (self._credit + self._gained * (DEFAULT.gain_share if self._gained > 0 else 1.0)) * self.alone_s
+        return (self._credit + self._gained) * self.alone_s
 
     @property
     def elapsed_s(self) -> float:

@@ -69,9 +69,9 @@ class Trials:
         if self._chooser.now.schedule is ASYNC or not is_due:
             return 0
         each_s = draft.costs.read_s or DEFAULT.read * alone_s
-        n, unread_s = min(DEFAULT.some, int(budget.credit_s / each_s)), draft.n_unread * each_s
+        n, unread_s = min(DEFAULT.probe_tokens, int(budget.credit_s / each_s)), draft.n_unread * each_s
         if draft.n_depths > 1 and unread_s > max(0.0, budget.credit_s):
             return 0  # a head reads all that is new
-        if n < DEFAULT.some // 2 or (not budget.is_first and n * each_s > DEFAULT.share * budget.elapsed_s):
+        if n < DEFAULT.probe_tokens // 2 or (not budget.is_first and n * each_s > DEFAULT.share * budget.elapsed_s):
             return 0
         return max(n, draft.n_unread) if unread_s <= budget.credit_s else n

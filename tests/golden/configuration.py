@@ -127,4 +127,4 @@ def settings() -> str:
 
 def _class(name: str, about: str, config: Any) -> str:
     lines = [f"    {one.name}: {one.option.accepts or one.field.type}\n" for one in declared(config)]
-    return f'\n\nclass {name}(TypedDict, total=False):\n    """{about}"""\n\n' + "".join(lines)
+    return f'\nclass {name}(TypedDict, total=False):\n    """{about}"""\n\n' + "".join(lines)
