@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -198,11 +198,12 @@ def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 def _option(one: Declared) -> inspect.Parameter:
     said, kind = one.option, str(one.field.type).removesuffix(" | None")
-    annotation: Any = _TYPES.get(kind, str)
-    if said.choices and not kind.startswith("int"):
-        annotation = Literal[said.choices]
+    choices = () if kind.startswith("int") else said.choices
     is_plain = isinstance(one.default, (str, int, float))  # else --help has it in words
     metavar, words = re.search(r"(?:^| )([^-$(]\S*)", said.usage), re.search(r" \((.*)\)", said.usage)
+
+    def complete(incomplete: str) -> list[str]:
+        return [one for one in choices if one.startswith(incomplete)]
 
     def parse(value: Any) -> Any:
         try:
@@ -212,17 +213,18 @@ def _option(one: Declared) -> inspect.Parameter:
 
     about: dict[str, Any] = {
         "help": _described(said),
-        "metavar": metavar and metavar[1],
+        "metavar": metavar[1] if metavar else f"<{'|'.join(choices)}>" if choices else None,
         "envvar": re.findall(r"\$(\w+)", said.usage) or None,
         "show_envvar": False,
         "show_default": words[1] if words else is_plain and one.default != "",
         "hidden": said.hidden,
         "parser": None if kind in _TYPES else parse,
+        "autocompletion": complete if choices else None,
         "rich_help_panel": said.panel or None,
     }
     flags = [word for word in said.usage.split() if word.startswith("-")]
     info = typer.Option(*flags, **about) if flags else typer.Argument(**about)
-    return _parameter(one.name, one.default if is_plain else None, Annotated[annotation | None, info])
+    return _parameter(one.name, one.default if is_plain else None, Annotated[_TYPES.get(kind, str) | None, info])
 
 
 def _described(said: Option) -> str:
