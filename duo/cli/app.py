@@ -177,10 +177,10 @@ def _with_parameters(call: Callable[[typer.Context, Any], None], defaults: Any, 
     parameters = [_parameter("context", None, typer.Context), *map(_option, options)]
     if command == "duo":
         shown = {*main, "help", "help_all"}
-        parameters += _help("help", "Show the main options and exit.", "-h", "--help", shows=shown)
-        parameters += _help("help_all", "Show all options and exit.", "--help-all")
+        parameters.append(_help("help", "Show the main options and exit.", "-h", "--help", shows=shown))
+        parameters.append(_help("help_all", "Show all options and exit.", "--help-all"))
     else:
-        parameters += _help("help", "Show this message and exit.", "-h", "--help")
+        parameters.append(_help("help", "Show this message and exit.", "-h", "--help"))
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapper.said = said  # type: ignore[attr-defined]
@@ -235,7 +235,7 @@ def _described(said: Option) -> str:
     return f"{said.help} " + (f"At least {least:g}." if most >= _MAX_SHOWN else f"{least:g} to {most:g}.")
 
 
-def _help(name: str, text: str, *flags: str, shows: Container[str] = ()) -> list[inspect.Parameter]:
+def _help(name: str, text: str, *flags: str, shows: Container[str] = ()) -> inspect.Parameter:
     """An option that shows all options, or only those of these names. Typer would list its own --help first."""
 
     def show_help(context: typer.Context, value: bool) -> None:
@@ -248,7 +248,7 @@ def _help(name: str, text: str, *flags: str, shows: Container[str] = ()) -> list
         raise typer.Exit
 
     info = typer.Option(*flags, rich_help_panel="Output", is_eager=True, callback=show_help, help=text)
-    return [_parameter(name, False, Annotated[bool, info])]
+    return _parameter(name, False, Annotated[bool, info])
 
 
 app = _new_app(cls=_Group)
