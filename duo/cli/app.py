@@ -197,6 +197,7 @@ def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 def _option(one: Declared) -> inspect.Parameter:
+    """An option that is declared, as a parameter that Typer reads."""
     said, kind = one.option, str(one.field.type).removesuffix(" | None")
     choices = () if kind.startswith("int") else said.choices
     is_plain = isinstance(one.default, (str, int, float))  # else --help has it in words

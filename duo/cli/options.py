@@ -215,11 +215,10 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | No
     flag, given = only_one("both give a prompt", {"-p": text, "-f": file})
     if given is None:
         return None
-    name = "the prompt"
-    if flag == "-f":
-        name, prompt = read_file(given, escape=escape)
+    if flag == "-p":
+        name, prompt = "the prompt", read_argument(given, "the prompt", escape=escape)
     else:
-        prompt = read_argument(given, name, escape=escape)
+        name, prompt = read_file(given, escape=escape)
     if not prompt:
         raise PromptError(f"{name} is empty")
     return prompt
