@@ -91,13 +91,6 @@ def test_a_run_that_keeps_nothing_creates_no_directory(home: Home, options: list
     assert not home.config.exists()
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b'{"for": 7, "policy": 7}'])
-def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> None:
-    used.write(content)
-    assert used.run()["alone_ms"]["earlier_runs"] is None, "it began afresh"
-    assert set(json.loads(used.profile.read_text())) == {"for", "policy"}
-
-
 def test_half_a_character_ends_neither_a_run_nor_the_list(used: Home) -> None:
     document = json.loads(used.profile.read_text())
     used.write(json.dumps(document | {"threads": {"target": "\ud800"}}).encode())
