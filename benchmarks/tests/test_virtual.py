@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-
-from benchmarks.virtual import constant, replay
-from benchmarks.virtual_clock import VirtualClock
 from duo.speculation.pair import Machine
 from duo.speculation.policy import Policy
 from duo.speculation.schedule import ALL, Schedule
+
+from benchmarks.virtual import constant, replay
+from benchmarks.virtual_clock import VirtualClock
 from tests.unit.speculation.machines import (
     N_AHEAD,
     N_MAX,

@@ -8,8 +8,9 @@ from pathlib import Path
 from unittest import mock
 
 from duo.bench.facts import write_json
-from duo.cli import installation
 from duo.speculation.policy import Policy
+
+from duo.cli import installation
 from tests.command import ROOT
 from tests.golden.doctor import DOCTOR, doctor
 from tests.golden.reports import REPORTS, reports
