@@ -104,7 +104,7 @@ def test_ctrl_c_inside_the_engine_waits_until_it_is_out(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(engine, method, interrupted)
+            patch.setattr(engine.scheduler, method, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 asked(model, [turn("user", "the cat")])
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
