@@ -8,8 +8,8 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from duo.engine.cores import pin
-from duo.engine.decoder import SavedCache
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import SavedCache
 from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import DraftRequest
 from duo.engine.request import Drafting, Ending, Request, choosing

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Draft, DraftRequest, LookupProposer
 from duo.engine.recorder import Recorder
