@@ -18,6 +18,7 @@ from duo.diagnose.measure import Interrupted
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.request import Request
 from duo.engine.statistics import INTERRUPTED, StepRecord
 from duo.engine.stream import Completion
 from duo.errors import DecodeError
@@ -73,7 +74,7 @@ def write(
 
     Raises Interrupted if the engine is interrupted, and DecodeError if the draft fails.
     """
-    with engine.start(prompt, config, sources=proposers) as stream:
+    with engine.start(Request(prompt, config, proposers=proposers)) as stream:
         found = stream.completion()
     if found.stop_reason == INTERRUPTED:
         raise Interrupted

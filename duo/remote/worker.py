@@ -13,9 +13,9 @@ from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketExcepti
 from websockets.sync.client import ClientConnection, connect
 
 from duo.engine.cores import CoresInUse
-from duo.engine.decoder import Cache, Decoder
+from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate, TargetSide
-from duo.engine.kv_store import KvStore
+from duo.engine.kv_store import Cache, KvStore
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError

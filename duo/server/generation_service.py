@@ -41,7 +41,7 @@ class GenerationService:
     @property
     def n_texts(self) -> int:
         """Number of texts that are being generated or wait in the queue."""
-        return self.loaded.scheduler.n_requests if self.loaded is not None else 0
+        return len(self.loaded.scheduler.requests) if self.loaded is not None else 0
 
     @property
     def unfinished(self) -> list[Request]:
@@ -72,7 +72,7 @@ class GenerationService:
         Raises BusyError if none has more than `client`, or there is no engine.
         """
         scheduler = self.engine.scheduler
-        if scheduler.n_requests <= self.n_queue:
+        if len(scheduler.requests) <= self.n_queue:
             return
         waiting = [text for text in self.unfinished if not text.began]
         counts = Counter(text.client for text in waiting)

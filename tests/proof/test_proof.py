@@ -13,8 +13,8 @@ import pytest
 from duo.speculation.policy import Policy, StepCost
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Draft, DraftRequest, LookupProposer
 from duo.engine.recorder import Recorder

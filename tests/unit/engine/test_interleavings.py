@@ -8,8 +8,8 @@ from duo.speculation.policy import Policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter
+from duo.engine.kv_store import Cache
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Step

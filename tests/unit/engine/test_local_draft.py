@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from duo.engine.decoder import Cache
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.statistics import INTERRUPTED
 from duo.errors import DecodeError
