@@ -6,7 +6,7 @@ import pytest
 
 from duo.engine.engine import Engine
 from tests.scripted import scripted_engine
-from tests.unit.remote.conftest import begin, joined, stage, stranger
+from tests.unit.conftest import begin, joined, stage, stranger
 
 __all__ = ["begin", "joined", "stage", "stranger"]
 
