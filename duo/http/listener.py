@@ -55,8 +55,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """See uvicorn."""
-        now = asyncio.get_running_loop().time()
-        for connection in list(self.server_state.connections):
+        now, connections = asyncio.get_running_loop().time(), list[Any](self.server_state.connections)
+        for connection in connections:
             connection.check(now)
         return await super().on_tick(counter)
 

@@ -5,11 +5,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import asdict, replace
 
+from duo.chat.conversation import (
+    Conversation,
+    Function,
+    Json,
+    ToolSchema,
+    arguments_of,
+    check_arguments,
+    effort_variables,
+    texts_of,
+    without_billing,
+)
 from duo.config import MAX_CANDIDATES, MAX_LOGPROBS
-from duo.server.api_error import ApiError
-from duo.server.content import texts_of, without_billing
-from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
-from duo.server.schemas import FormFields, ToolSchema
+from duo.errors import ApiError
+from duo.server.schemas import FormFields
 
 MAX_BIASED = 1024  # tokens with a logit_bias
 MAX_TOKENS = 2**20  # in one request

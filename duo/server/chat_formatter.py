@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from duo.chat.conversation import Json
 from duo.chat.parser import Part, ToolCall
 from duo.engine.request import TextRequest
 from duo.llama.model import Model
 from duo.server.api import ChatBody, DuoOptions
-from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.speculation.types import Step, TokenLogprobs

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from duo.chat.conversation import Json
 from duo.config import GenerationConfig
 from duo.config.option import declared
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
 from duo.server.api import CompletionBody
 from duo.server.chat_formatter import LogprobsFormatter
-from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.speculation.types import Step
 

@@ -16,24 +16,24 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from duo import __version__
+from duo.chat.conversation import Json
+from duo.chat.prompt import ChatPrompt, check_text
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
+from duo.errors import ApiError
 from duo.http.guard import ROUTE
 from duo.llama.model import Model
 from duo.remote.messages import sendable
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, PropsBody, SlotBody, TokenizeBody
-from duo.server.api_error import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, ApiError, json_response
 from duo.server.chat_formatter import ChatFormatter
-from duo.server.chat_prompt import ChatPrompt
 from duo.server.completion_api import LlamaBody, LlamaFormatter, settings_of
-from duo.server.conversation import Json
 from duo.server.formatter import Formatter
 from duo.server.generation_request import GenerationRequest, drafting_of
 from duo.server.generation_service import GenerationService
 from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
-from duo.server.parse_request import RequestWork, check_text
 from duo.server.refused import refused_routes
+from duo.server.requests import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, RequestWork, json_response
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -3,14 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
+from duo.chat.conversation import Json
 from duo.chat.parser import AnswerParser, Part
 from duo.engine.recorder import Totals
 from duo.engine.request import AS_USUAL, TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
+from duo.errors import ApiError
 from duo.llama.model import Model
-from duo.server.api_error import ApiError
-from duo.server.conversation import Json
 from duo.server.generation_request import GenerationRequest
+from duo.server.requests import openai_error
 from duo.speculation.types import Step
 
 Event = tuple[str, Json]  # the name of a server-sent event, or an empty one, and its data
@@ -55,7 +56,7 @@ class Formatter:
 
     def fail(self, error: ApiError) -> Iterable[Event]:
         """What ends it instead if the generation fails."""
-        yield "", error.body()
+        yield "", openai_error(error)
 
     def add(self, parts: Iterable[Part]) -> Iterator[Event]:
         """The events of these parts."""

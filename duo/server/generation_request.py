@@ -9,19 +9,17 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from duo.chat.conversation import Conversation, Json
 from duo.chat.parser import AnswerFormat
+from duo.chat.prompt import ChatPrompt, check_text, too_long
 from duo.config import SAMPLERS, SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import AS_USUAL, Drafting
-from duo.errors import PromptError
+from duo.errors import ApiError, PromptError
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.api import MAX_BIASED, MAX_CHOICES, MAX_TOKENS, CompletionBody, DuoOptions, LogitBias, TextBody, given
-from duo.server.api_error import ApiError
-from duo.server.chat_prompt import ChatPrompt
-from duo.server.conversation import Conversation, Json
-from duo.server.parse_request import check_text, too_long
 
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
 _ID = re.compile(r"[+-]?[0-9]+")

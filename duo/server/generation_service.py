@@ -12,19 +12,19 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from duo.chat.conversation import Json
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.engine.stream import AsyncSteps
-from duo.errors import BusyError
+from duo.errors import ApiError, BusyError
 from duo.http.guard import CLIENT
 from duo.http.listener import MAX_CONNECTIONS
 from duo.remote.drafts import RemoteDrafts
 from duo.remote.messages import sendable
-from duo.server.api_error import STOPPING, ApiError, json_response
-from duo.server.conversation import Json
 from duo.server.formatter import Event, Formatter
 from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
+from duo.server.requests import STOPPING, json_response
 from duo.speculation.types import Step
 
 

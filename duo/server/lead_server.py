@@ -16,11 +16,11 @@ from duo.http.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.http.listener import DEFAULT_LIMITS, Limits, Listener
 from duo.remote.connection import Admission, draft_route
 from duo.remote.drafts import RemoteDrafts
-from duo.server.api_error import HANDLERS, WARNING_HEADER
 from duo.server.endpoints import FORMATTERS, Endpoints
 from duo.server.events import LiveEvents
 from duo.server.generation_service import GenerationService
 from duo.server.page import page_routes
+from duo.server.requests import HANDLERS, WARNING_HEADER
 from duo.speculation.types import Step
 
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from duo.server.api_error import ApiError
+from duo.errors import ApiError
 
 # In the words of the command line: see duo/cli/llama_flags.txt.
 _INSTEAD = {

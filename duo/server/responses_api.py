@@ -8,12 +8,19 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from duo.chat.conversation import (
+    Conversation,
+    Json,
+    NamedTool,
+    arguments_of,
+    check_arguments,
+    effort_variables,
+    texts_of,
+)
 from duo.chat.parser import Part
+from duo.errors import ApiError
 from duo.server.api import ChatBody, LogprobCount, SharedFields, TextBody
-from duo.server.api_error import ApiError
 from duo.server.chat_formatter import LogprobsFormatter
-from duo.server.content import texts_of
-from duo.server.conversation import Conversation, Json, NamedTool, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
 from duo.speculation.types import Step
 

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from duo.llama.chat_template import ChatTemplate
-from duo.server.api_error import WARNING_HEADER
 from duo.server.lead_server import Lead
+from duo.server.requests import WARNING_HEADER
 from tests.chat_templates import HERMES
 from tests.scripted import TEXT, ScriptedSlot
 from tests.serving import assert_error

@@ -7,14 +7,29 @@ from typing import Any
 
 import msgspec
 
-from duo.server.api_error import ApiError
-from duo.server.content import without_billing
-from duo.server.schemas import ToolSchema
+from duo.errors import ApiError
 
 Json = dict[str, object]  # an object
 _MAX_JOINED = 64  # system messages, whose texts are copied each time
 _NAME = re.compile("[A-Za-z0-9_.:/-]{1,128}")
 MAX_OPTIONS = 2**19  # bytes of a request that are not its text
+# How Claude Code's system prompt begins. It changes with each session, and all tokens after it would be read again.
+_BILLING = re.compile(r"\Ax-anthropic-billing-header:(?: *[\w-]+=[^;\s]*;)*\s*")
+
+
+class ToolSchema(msgspec.Struct, kw_only=True):
+    """The JSON schema of the arguments of a tool, under any API's name."""
+
+    parameters: Json | None = None
+    input_schema: Json | None = None  # Anthropic's
+    mcp_schema: Json | None = msgspec.field(default=None, name="inputSchema")
+
+    def given(self, name: str) -> Json | None:
+        """The schema of the tool `name`, if there is one. Raises ApiError for two."""
+        schemas = [one for one in (self.parameters, self.input_schema, self.mcp_schema) if one is not None]
+        if any(other != schemas[0] for other in schemas):
+            raise ApiError(400, f"tools: {name[:100]!r} has two schemas: send one as parameters or input_schema")
+        return schemas[0] if schemas else None
 
 
 class Function(ToolSchema):
@@ -130,3 +145,25 @@ def arguments_of(data: bytes, name: str) -> Json:
         message = f"the arguments of {name[:100]!r} are not a JSON object: {error}"
         raise ApiError(400, f"tool_calls: {message}") from None
     return arguments
+
+
+def without_billing(text: str) -> str:
+    """A system text without the line for Anthropic's bills, which is no instruction."""
+    return _BILLING.sub("", text)
+
+
+def texts_of(parts: Iterable[tuple[str, str]], role: str, kinds: Collection[str] = ("text",)) -> list[str]:
+    """The texts of a content, whose `parts` are types and texts; `kinds` are those of texts.
+
+    What else is in a tool's result is named, and left out of an answer: it is in each later request, too. Raises
+    ApiError for what else a user has sent.
+    """
+    found = []
+    for kind, text in parts:
+        if kind in kinds:
+            found.append(text)
+        elif role in ("tool", "function"):
+            found.append(f"[{kind[:40]}: left out, as this model reads only text]")
+        elif role != "assistant":
+            raise ApiError(400, f"content of type {kind[:40]!r} is not supported: this model reads only text")
+    return found
