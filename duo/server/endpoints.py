@@ -32,7 +32,6 @@ from duo.server.formatter import Formatter
 from duo.server.generation_request import GenerationRequest, drafting_of
 from duo.server.generation_service import GenerationService
 from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
-from duo.server.refused import refused_routes
 from duo.server.requests import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, RequestWork, json_response
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
@@ -41,6 +40,20 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # nothing more can be written
+# Paths of llama-server that are not served, and what to use instead, in the words of duo/cli/llama_flags.txt
+_REFUSED = {
+    "/embedding /embeddings /v1/embeddings /rerank /reranking /v1/rerank /v1/reranking":
+        "duo generates text only: use llama-server for embeddings and reranking",
+    "/infill": "duo completes text only at its end: write the model's own tokens for infilling into a prompt of "
+        "/completion",
+    "/lora-adapters": "no LoRA adapters here: merge it into a copy of the model (llama-export-lora of llama.cpp)",
+    "/audio/transcriptions /v1/audio/transcriptions": "text only here: use llama.cpp for images, audio and video",
+    "/models/load /models/unload /models/sse": "a lead serves one model: start one for each, on different ports",
+    "/v1/chat/completions/control": "a thought is not ended on request: disconnect, or send reasoning_effort none",
+    "/v1/stream /v1/streams/lookup": "a text ends when its client disconnects: send it again",
+    "/tools": "duo lead runs no tools: let the client run them",
+    "/cors-proxy": "duo lead fetches no pages: let the client do it",
+}  # fmt: skip
 SCHEDULE_HEADER = "X-Duo-Schedule"
 FORMATTERS: dict[type, type[Formatter]] = {
     ChatBody: ChatFormatter,
@@ -87,7 +100,7 @@ class Endpoints:
             "/slots": self._slots,
             "/tokenizer_info": self._tokenizer_info,
             "/metrics": self._metrics,
-            ROUTE: self._upgrade,
+            ROUTE: _upgrade,
         }
         post: dict[str, tuple[Any, Work]] = {
             "/chat/completions": (ChatBody, wanted),
@@ -109,7 +122,11 @@ class Endpoints:
             *(Route(path, endpoint) for path, endpoint in get.items()),
             *(Route(path, partial(self._answer, *of), methods=["POST"]) for path, of in post.items()),
             Route("/slots/{place}", self._change_slot, methods=["POST"]),
-            *refused_routes(),
+            *(
+                Route(path, partial(_refuse, instead), methods=["GET", "POST", "DELETE"])
+                for paths, instead in _REFUSED.items()
+                for path in paths.split()
+            ),
         ]
 
     async def _health(self, _: Request) -> Response:
@@ -233,9 +250,6 @@ class Endpoints:
         found = {"id_slot": place, "filename": body.filename, **dict(zip(names, (n, size), strict=True))}
         return json_response(found | {"timings": timings})
 
-    async def _upgrade(self, _: Request) -> Response:
-        raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")
-
     async def _answer(self, kind: type[msgspec.Struct], work: Work, request: Request) -> Response:
         """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
         if kind is MessagesBody:
@@ -258,6 +272,14 @@ class Endpoints:
         if warning := "; ".join(filter(None, (request.scope[WARNING], request.scope.get(NO_EFFECT)))):
             response.headers[WARNING_HEADER] = warning
         return response
+
+
+async def _upgrade(_: Request) -> Response:
+    raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")
+
+
+async def _refuse(instead: str, request: Request) -> Response:
+    raise ApiError(501, f"{request.url.path}: {instead}")  # the status that llama-server has for such
 
 
 def tokenize(body: TokenizeBody, engine: Engine) -> Response:

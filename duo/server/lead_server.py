@@ -5,8 +5,11 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Scope
 
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
@@ -19,9 +22,18 @@ from duo.remote.drafts import RemoteDrafts
 from duo.server.endpoints import FORMATTERS, Endpoints
 from duo.server.events import LiveEvents
 from duo.server.generation_service import GenerationService
-from duo.server.page import page_routes
 from duo.server.requests import HANDLERS, WARNING_HEADER
 from duo.speculation.types import Step
+
+# The page: its static files, which need no key because they contain no secret.
+ASSETS = Path(__file__).parent / "assets"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # a browser asks each time whether the file has changed
+}
 
 
 class Lead:
@@ -132,3 +144,20 @@ class Lead:
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
         return self._service.model_name
+
+
+class _Files(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def page_routes() -> list[BaseRoute]:
+    """index.html at /, the other files at /page/NAME."""
+    files = _Files(directory=ASSETS)
+
+    async def index(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+    return [Route("/", index), Mount("/page", files)]
