@@ -11,10 +11,9 @@ from duo.chat.conversation import (
     Conversation,
     Json,
     NamedTool,
-    arguments_of,
-    check_arguments,
+    TextPart,
     effort_variables,
-    texts_of,
+    text_of,
 )
 from duo.chat.parser import Part
 from duo.engine.text import STOP_STRING
@@ -30,11 +29,9 @@ _KINDS = {
 }  # fmt: skip
 
 
-class _Block(msgspec.Struct):
+class _Block(TextPart):
     """A block of content; the fields of all types."""
 
-    type: str
-    text: str = ""
     thinking: str = ""
     id: str = ""
     name: str = ""
@@ -76,12 +73,8 @@ class MessagesBody(SharedFields):
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
-        blocks = [
-            block for message in self.messages if not isinstance(message.content, str) for block in message.content
-        ]
-        check_arguments(len(bytes(block.input)) for block in blocks)
         found, choice = Conversation(), self.tool_choice or _ToolChoice()
-        if system := _text(self.system, "system"):
+        if system := text_of(self.system, "system", between="\n"):
             found.say("system", system)
         for message in self.messages:
             if isinstance(message.content, str):
@@ -89,9 +82,9 @@ class MessagesBody(SharedFields):
             else:
                 _say(found, message.role, message.content)
         found.use(self.tools or (), (None, "custom", "function"))  # the last is OpenAI's
-        found.choice = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
-        found.only = choice.name if choice.type == "tool" else None
-        found.is_parallel = not choice.disable_parallel_tool_use and found.only is None
+        only = choice.name if choice.type == "tool" else None
+        kind = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
+        found.choose(kind, only, is_parallel=not choice.disable_parallel_tool_use)
         if self.output_config is not None:
             found.variables |= effort_variables(self.output_config.effort)
         if self.thinking is not None:
@@ -105,22 +98,16 @@ def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
     """Add a message of these blocks: results of tools are messages of their own."""
     for block in blocks:
         if block.type == "tool_result":
-            found.say("tool", _text(block.content, "tool"), tool_call_id=block.tool_use_id)
-    texts = texts_of(((block.type, block.text) for block in blocks if block.type not in _OWN), found.sender(role))
+            content = [block.content] if isinstance(block.content, _Block) else block.content
+            found.say("tool", text_of(content, "tool", between="\n"), tool_call_id=block.tool_use_id)
+    said = [block for block in blocks if block.type not in _OWN]
+    text = text_of(said, found.sender(role), between="\n")
     thoughts = [block.thinking for block in blocks if block.type == "thinking"]
     calls = [block for block in blocks if block.type == "tool_use"]
-    if texts or thoughts or calls:
-        found.say(role, "\n".join(texts), **({"reasoning_content": "\n".join(thoughts)} if thoughts else {}))
+    if said or thoughts or calls:
+        found.say(role, text, **({"reasoning_content": "\n".join(thoughts)} if thoughts else {}))
     for call in calls:
-        found.call(call.id, call.name, arguments_of(bytes(call.input), call.name))
-
-
-def _text(content: str | Sequence[_Block] | _Block | None, role: str) -> str:
-    """The text of a content. Raises ApiError."""
-    if isinstance(content, str):
-        return content
-    blocks = [content] if isinstance(content, _Block) else content or ()
-    return "\n".join(texts_of(((block.type, block.text) for block in blocks), role))
+        found.call(call.id, call.name, call.input)
 
 
 def messages_error(error: ApiError) -> Json:

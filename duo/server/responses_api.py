@@ -12,10 +12,9 @@ from duo.chat.conversation import (
     Conversation,
     Json,
     NamedTool,
-    arguments_of,
-    check_arguments,
+    TextPart,
     effort_variables,
-    texts_of,
+    text_of,
 )
 from duo.chat.parser import Part
 from duo.errors import ApiError
@@ -29,22 +28,17 @@ _UNFINISHED = ("in_progress", "incomplete")
 _FUNCTION = (None, "function")  # types of tools
 
 
-class _Text(msgspec.Struct):
-    type: str
-    text: str = ""
-
-
 class _InputItem(msgspec.Struct):
     """An item of the input; the fields of all types."""
 
     type: str = "message"
     role: str = ""
     status: str | None = None
-    content: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] | None = None
+    content: str | Annotated[list[TextPart], msgspec.Meta(max_length=4096)] | None = None
     call_id: str = ""
     name: str = ""
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
-    output: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] = ""
+    output: str | Annotated[list[TextPart], msgspec.Meta(max_length=4096)] = ""
 
 
 class _Reasoning(msgspec.Struct):
@@ -87,11 +81,10 @@ class ResponsesBody(SharedFields, kw_only=True):
         if self.instructions:
             found.say("system", self.instructions)
         items = [_InputItem(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        check_arguments(len(bytes(item.arguments)) for item in items)
         thoughts = ""  # of the message or the call after it
         for item in items:
             if item.type == "reasoning":
-                thoughts = _text(item.content or "", "assistant")
+                thoughts = text_of(item.content, "assistant", _TEXTS)
                 continue
             _add(found, item, thoughts)
             thoughts = ""
@@ -100,9 +93,8 @@ class ResponsesBody(SharedFields, kw_only=True):
         found.use(self.tools or (), _FUNCTION)
         if isinstance(choice, NamedTool) and choice.type not in _FUNCTION:
             raise ApiError(400, f"a tool_choice of type {str(choice.type)[:40]!r} is not supported")
-        found.choice = "required" if isinstance(choice, NamedTool) else choice
-        found.only = choice.name if isinstance(choice, NamedTool) else None
-        found.is_parallel = self.parallel_tool_calls is not False and found.only is None
+        kind, only = ("required", choice.name) if isinstance(choice, NamedTool) else (choice, None)
+        found.choose(kind, only, is_parallel=self.parallel_tool_calls is not False)
         found.variables = effort_variables(self.reasoning.effort if self.reasoning is not None else None)
         return found
 
@@ -113,26 +105,19 @@ def _add(found: Conversation, item: _InputItem, thoughts: str) -> None:
     match item.type:
         case "message":
             role = "system" if item.role == "developer" else item.role or "user"
-            found.say(role, _text(item.content or "", found.sender(role)), **(more if role == "assistant" else {}))
+            found.say(role, text_of(item.content, found.sender(role), _TEXTS), **(more if role == "assistant" else {}))
         case "function_call":
             if more:
                 found.say("assistant", "", **more)
-            found.call(item.call_id, item.name, arguments_of(bytes(item.arguments), item.name))
+            found.call(item.call_id, item.name, item.arguments)
         case "function_call_output":
-            found.say("tool", _text(item.output, "tool"), tool_call_id=item.call_id)
+            found.say("tool", text_of(item.output, "tool", _TEXTS), tool_call_id=item.call_id)
         case _ if item.type.startswith("mcp_") or item.type.endswith(("_call", "_call_output")):
             found.ignored.append(f"input of type {item.type}")  # of another server's tools, in each later request, too
         case _:
             raise ApiError(
                 400, f"an input of type {item.type[:40]!r} is not supported: only messages and functions are"
             )
-
-
-def _text(content: str | Sequence[_Text], role: str) -> str:
-    """The text of a content. Raises ApiError."""
-    if isinstance(content, str):
-        return content
-    return "".join(texts_of(((part.type, part.text) for part in content), role, _TEXTS))
 
 
 class ResponsesFormatter(Formatter):
