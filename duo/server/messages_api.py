@@ -126,73 +126,67 @@ class MessagesFormatter(Formatter):
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """See Formatter."""
-        blocks: list[Json] = []
-        for part in self.parts(steps):
-            if part.call is not None:
-                try:
-                    arguments = json.loads(part.call.arguments)
-                except ValueError:  # a number may be too large
-                    arguments = {}
-                blocks.append(self._call(part) | {"input": arguments})
-            elif part.is_reasoning:
-                blocks.append({"type": "thinking", "thinking": part.text, "signature": ""})
-            elif part.text:
-                blocks.append({"type": "text", "text": part.text})
+        blocks = [self._block(part) for part in self.parts(steps)]
         return self._message(blocks) | self._ending() | {"usage": self._usage()} | self.used
 
     def begin(self) -> Iterator[Event]:
         """See Formatter."""
         nothing = {"stop_reason": None, "stop_sequence": None}
         usage = self._usage() | {"output_tokens": 0}
-        yield "message_start", {"type": "message_start", "message": self._message([]) | nothing | {"usage": usage}}
-        yield "ping", {"type": "ping"}
+        yield _event("message_start", message=self._message([]) | nothing | {"usage": usage})
+        yield _event("ping")
 
     def add(self, parts: Iterable[Part]) -> Iterator[Event]:
         """See Formatter."""
         for part in parts:
-            if part.call is not None:
+            name = "thinking" if part.is_reasoning else "text"
+            if part.call is not None or self._open != name:
                 yield from self._close()
-                yield from self._begin("tool_use", self._call(part) | {"input": {}})
-                yield self._delta({"type": "input_json_delta", "partial_json": part.call.arguments})
+                block = self._block(part._replace(text=""))
+                self._open = str(block["type"])
+                block |= {"input": {}} if part.call is not None else {}
+                yield _event("content_block_start", index=self._n_blocks, content_block=block)
+            if part.call is None:
+                yield self._delta(f"{name}_delta", **{name: part.text})
+            else:
+                yield self._delta("input_json_delta", partial_json=part.call.arguments)
                 yield from self._close()
-            elif part.text:
-                name = "thinking" if part.is_reasoning else "text"
-                if self._open != name:
-                    yield from self._close()
-                    yield from self._begin(
-                        name, {"type": name, name: "", **({"signature": ""} if part.is_reasoning else {})}
-                    )
-                yield self._delta({"type": f"{name}_delta", name: part.text})
 
     def end(self) -> Iterator[Event]:
         """See Formatter."""
         yield from super().end()
         yield from self._close()
-        yield "message_delta", {"type": "message_delta", "delta": self._ending(), "usage": self._usage(), **self.used}
-        yield "message_stop", {"type": "message_stop"}
+        yield _event("message_delta", delta=self._ending(), usage=self._usage(), **self.used)
+        yield _event("message_stop")
 
     def fail(self, error: ApiError) -> Iterator[Event]:
         """See Formatter."""
         yield "error", messages_error(error)
 
-    def _begin(self, name: str, block: Json) -> Iterator[Event]:
-        self._open = name
-        yield "content_block_start", {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
-
-    def _delta(self, delta: Json) -> Event:
-        return "content_block_delta", {"type": "content_block_delta", "index": self._n_blocks, "delta": delta}
+    def _delta(self, kind: str, **written: str) -> Event:
+        return _event("content_block_delta", index=self._n_blocks, delta={"type": kind, **written})
 
     def _close(self) -> Iterator[Event]:
         if self._open:
             if self._open == "thinking":
-                yield self._delta({"type": "signature_delta", "signature": ""})
-            yield "content_block_stop", {"type": "content_block_stop", "index": self._n_blocks}
+                yield self._delta("signature_delta", signature="")
+            yield _event("content_block_stop", index=self._n_blocks)
             self._n_blocks, self._open = self._n_blocks + 1, ""
 
-    def _call(self, part: Part) -> Json:
-        assert part.call is not None
+    def _block(self, part: Part) -> Json:
+        """A block of content with all of a part."""
+        if part.call is None:
+            if part.is_reasoning:
+                return {"type": "thinking", "thinking": part.text, "signature": ""}
+            return {"type": "text", "text": part.text}
         self._n_calls += 1
-        return {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": part.call.name}
+        try:
+            arguments = json.loads(part.call.arguments)
+        except ValueError:  # a number may be too large
+            arguments = {}
+        return {
+            "type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": part.call.name, "input": arguments,
+        }  # fmt: skip
 
     def _message(self, content: list[Json]) -> Json:
         head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
@@ -211,3 +205,7 @@ class MessagesFormatter(Formatter):
         if self.wanted.format.has_thoughts:
             cached["output_tokens_details"] = {"thinking_tokens": self.n_reasoning}
         return {"input_tokens": n_prompt - n_cached, "output_tokens": n_text, **cached}
+
+
+def _event(name: str, **data: Any) -> Event:
+    return name, {"type": name, **data}
