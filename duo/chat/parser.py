@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Generator, Iterator
+from itertools import groupby
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from duo.llama.chat_template import CALL, END_OF_CALL, THOUGHTS, Thought
+from duo.speculation.types import Origin, Step
 
 _ESCAPE = re.compile(r"\\.")
 
@@ -39,6 +41,23 @@ class Part(NamedTuple):
     text: str  # empty if it is a call
     is_reasoning: bool = False
     call: ToolCall | None = None
+
+
+class Origins:
+    """Where each character of an answer comes from."""
+
+    def __init__(self) -> None:
+        self._found: list[Origin | None] = []
+
+    def push(self, step: Step) -> None:
+        """The next step of the text."""
+        n, drafted = len(step.text), b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")
+        n_drafted = min(n, len(drafted))
+        self._found += [step.source] * n_drafted + [None] * (n - n_drafted)
+
+    def runs(self, part: Part) -> list[tuple[Origin | None, int]]:
+        """How many characters of a part come from where, in their order; None: from the target itself."""
+        return [(one, len([*same])) for one, same in groupby(self._found[part.start : part.start + len(part.text)])]
 
 
 class AnswerParser:

@@ -4,9 +4,8 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import groupby
 
-from duo.chat.parser import AnswerFormat, AnswerParser, Part
+from duo.chat.parser import AnswerFormat, AnswerParser, Origins, Part
 from duo.cli.load import empty_hint
 from duo.cli.terminal.console import prompt_bar
 from duo.cli.terminal.interrupts import handling
@@ -116,13 +115,11 @@ class _ShownAnswer:
 
     def __init__(self, parser: AnswerParser, answer: Answer, show: Show) -> None:
         self._parser, self._answer, self._show = parser, answer, show
-        self._sources: list[Origin | None] = []  # of each character; None: the target
+        self._origins = Origins()
 
     def add(self, step: Step) -> None:
         """Show what the next step completes."""
-        n_accepted = len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace"))
-        n = min(n_accepted, len(step.text))
-        self._sources += [step.source] * n + [None] * (len(step.text) - n)
+        self._origins.push(step)
         self._take(self._parser.push(step.text))
 
     def end(self) -> None:
@@ -135,12 +132,10 @@ class _ShownAnswer:
                 self._show(part.text, 0, None)
                 continue
             self._answer.text += part.text
-            at = part.start
-            for source, same in groupby(self._sources[at : at + len(part.text)]):
-                n = len(list(same))
-                start = at - part.start
-                self._show(part.text[start : start + n], 0 if source is None else n, source or Origin.DRAFT)
-                at += n
+            text = part.text
+            for origin, n in self._origins.runs(part):
+                self._show(text[:n], 0 if origin is None else n, origin or Origin.DRAFT)
+                text = text[n:]
 
 
 @contextmanager

@@ -215,6 +215,13 @@ class CompletionBody(TextBody, kw_only=True):
         return Conversation()
 
 
+class LlamaBody(CompletionBody):
+    """POST /completion, llama-server's own API."""
+
+    return_tokens: bool | None = None
+    timings_per_token: bool | None = None
+
+
 class SlotBody(msgspec.Struct):
     """POST /slots/ID."""
 

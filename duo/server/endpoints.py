@@ -25,9 +25,8 @@ from duo.errors import ApiError
 from duo.http.guard import ROUTE
 from duo.llama.model import Model
 from duo.remote.messages import sendable
-from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, PropsBody, SlotBody, TokenizeBody
-from duo.server.chat_formatter import ChatFormatter
-from duo.server.completion_api import LlamaBody, LlamaFormatter, settings_of
+from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, LlamaBody, PropsBody, SlotBody, TokenizeBody
+from duo.server.chat_formatter import ChatFormatter, LlamaFormatter, settings_of
 from duo.server.formatter import Formatter
 from duo.server.generation_request import GenerationRequest, drafting_of
 from duo.server.generation_service import GenerationService

@@ -1,7 +1,11 @@
 """Formatter: a text as the JSON of an API, whole or as the events of a stream."""
 
+import codecs
+import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from duo.chat.conversation import Json
 from duo.chat.parser import AnswerParser, Part
@@ -12,8 +16,9 @@ from duo.errors import ApiError
 from duo.llama.model import Model
 from duo.server.generation_request import GenerationRequest
 from duo.server.requests import openai_error
-from duo.speculation.types import Step
+from duo.speculation.types import Step, TokenLogprobs
 
+_MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
 Event = tuple[str, Json]  # the name of a server-sent event, or an empty one, and its data
 
 
@@ -133,3 +138,83 @@ class Formatter:
         if n_verified := sum(source.verified for source in sources):
             timings |= {"draft_n": n_verified, "draft_n_accepted": sum(source.accepted for source in sources)}
         return timings
+
+
+class LogprobsFormatter:
+    """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string.
+
+    With an echo: of all tokens of the prompt and the answer.
+    """
+
+    def __init__(self, model: Model, *, chat: bool, no_bytes: list[int] | None = None) -> None:
+        """`chat`: the JSON of a chat, otherwise that of a completion. `no_bytes`: those of a token without text."""
+        self._model = model
+        self._is_chat, self._no_bytes = chat, no_bytes
+        self._waiting: deque[tuple[TokenLogprobs, bytes]] = deque()  # with what each adds to the text
+        self._n_left = 0  # bytes of the text so far from the first of `waiting` on
+        self._n_characters = 0  # complete characters before it
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, step: Step) -> None:
+        """The next step of the text, also one that shows nothing."""
+        self._waiting += [(one, self._model.piece(one.token)) for one in step.logprobs]
+        self._n_left += sum(map(len, step.pieces))
+
+    def echo(self, prompt: Sequence[int], scored: Sequence[TokenLogprobs], text: str) -> None:
+        """The text begins with that of the prompt, of which all tokens but the first have logprobs."""
+        pieces = [self._model.spelling([token]) for token in prompt]
+        n_more = len(b"".join(pieces)) - len(text.encode())  # BOS, or a space that the tokenizer has added
+        for one, piece in zip((TokenLogprobs(prompt[0], math.nan, ()), *scored), pieces, strict=False):
+            self._waiting.append((one, piece[max(0, n_more) :]))
+            n_more -= len(piece)
+        self._n_left += len(text.encode())
+
+    def take(self, *, all_left: bool = False) -> Json | None:
+        """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown, if any.
+
+        `all_left`: also of those that show nothing. A completion's `text_offset` counts the characters of its text.
+        """
+        if not (found := self.entries(all_left=all_left)):
+            return None
+        if self._is_chat:
+            return {"content": [one for _, one in found], "refusal": None}
+        # As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest.
+        ascending = [[*reversed(one["top_logprobs"]), one] for _, one in found]
+        return {
+            "tokens": [one["token"] for _, one in found],
+            "token_logprobs": [one["logprob"] for _, one in found],
+            "top_logprobs": [
+                {one["token"]: one["logprob"] for one in entries} if entries[-1]["logprob"] is not None else None
+                for entries in ascending
+            ],
+            "text_offset": [offset for offset, _ in found],
+        }
+
+    def entries(self, *, all_left: bool = False) -> list[tuple[int, dict[str, Any]]]:
+        """Those tokens as in a chat, with the offset of each in the characters of the answer."""
+        found = []
+        while self._waiting and (self._n_left > 0 or all_left):
+            (token, logprob, top), piece = self._waiting.popleft()
+            entry = self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
+            found.append((self._n_characters, entry))
+            self._n_left -= len(piece)
+            self._n_characters += len(self._characters.decode(piece))
+        return found
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        piece = self._model.piece(token)
+        name = piece or self._model.spelling([token])  # a special token has no bytes in a text
+        return {
+            "id": token,  # llama-server's
+            "token": name.decode("utf-8", "replace") if self._is_chat else _name(name),
+            "logprob": None if math.isnan(logprob) else max(logprob, _MIN_LOGPROB),
+            "bytes": list(piece) or self._no_bytes,
+        }
+
+
+def _name(piece: bytes) -> str:
+    """A token in a completion. As in OpenAI's API, parts of characters have names of their own, not all the same."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

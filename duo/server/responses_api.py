@@ -19,8 +19,7 @@ from duo.chat.conversation import (
 from duo.chat.parser import Part
 from duo.errors import ApiError
 from duo.server.api import ChatBody, LogprobCount, SharedFields, TextBody
-from duo.server.chat_formatter import LogprobsFormatter
-from duo.server.formatter import Event, Formatter
+from duo.server.formatter import Event, Formatter, LogprobsFormatter
 from duo.speculation.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
