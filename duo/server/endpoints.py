@@ -3,8 +3,8 @@
 import errno
 import re
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,38 +63,25 @@ FORMATTERS: dict[type, type[Formatter]] = {
 }
 
 
+@dataclass(frozen=True)
 class Endpoints:
     """Answers requests with the texts of a service, and with what its engine knows."""
 
-    def __init__(
-        self,
-        service: GenerationService,
-        defaults: GenerationConfig,
-        *,
-        random_seed: bool,
-        folder: Path | None = None,
-        slots: bool = True,
-        props: bool = False,
-    ) -> None:
-        """`random_seed`: with a new seed for each text. `folder`: for conversations that are saved.
-
-        `slots`, `props`: whether GET /slots and POST /props are served.
-        """
-        self._folder, self._has_slots, self._changes_props = folder, slots, props
-        self._service = service
-        self._defaults, self._random_seed = defaults, random_seed
-        self._work = RequestWork()
-        self._created = int(time.time())
+    service: GenerationService
+    work: RequestWork
+    defaults: GenerationConfig
+    random_seed: bool  # whether each text has a new seed
+    folder: Path | None = None  # for conversations that are saved
+    slots: bool = True  # whether GET /slots is served
+    props: bool = False  # whether POST /props is served
+    created: int = field(default_factory=lambda: int(time.time()))
 
     def routes(self) -> list[BaseRoute]:
         """Their paths, as in llama-server."""
-        wanted = partial(GenerationRequest.of, defaults=self._defaults, random_seed=self._random_seed)
+        wanted = partial(GenerationRequest.of, defaults=self.defaults, random_seed=self.random_seed)
         get: dict[str, Endpoint] = {
-            "/health": self._health,
-            "/v1/health": self._health,
-            "/models": self._models,
-            "/v1/models": self._models,
-            "/v1/models/{name:path}": self._models,
+            "/health /v1/health": self._health,
+            "/models /v1/models /v1/models/{name:path}": self._models,
             "/props": self._props,
             "/slots": self._slots,
             "/tokenizer_info": self._tokenizer_info,
@@ -102,51 +89,47 @@ class Endpoints:
             ROUTE: _upgrade,
         }
         post: dict[str, tuple[Any, Work]] = {
-            "/chat/completions": (ChatBody, wanted),
-            "/completions": (CompletionBody, wanted),
-            "/responses": (ResponsesBody, wanted),
-            "/chat/completions/input_tokens": (ChatBody, count_tokens),
-            "/responses/input_tokens": (ResponsesBody, count_tokens),
-        }
-        post |= {f"/v1{path}": of for path, of in post.items()} | {
-            "/v1/messages": (MessagesBody, wanted),
-            "/v1/messages/count_tokens": (MessagesBody, count_tokens),
+            "/chat/completions /v1/chat/completions": (ChatBody, wanted),
+            "/completions /v1/completions": (CompletionBody, wanted),
             "/completion": (LlamaBody, wanted),
+            "/responses /v1/responses": (ResponsesBody, wanted),
+            "/v1/messages": (MessagesBody, wanted),
+            "/chat/completions/input_tokens /v1/chat/completions/input_tokens": (ChatBody, count_tokens),
+            "/responses/input_tokens /v1/responses/input_tokens": (ResponsesBody, count_tokens),
+            "/v1/messages/count_tokens": (MessagesBody, count_tokens),
             "/apply-template": (ChatBody, apply_template),
             "/props": (PropsBody, self._change_props),
             "/tokenize": (TokenizeBody, tokenize),
             "/detokenize": (DetokenizeBody, detokenize),
         }
         return [
-            *(Route(path, endpoint) for path, endpoint in get.items()),
-            *(Route(path, partial(self._answer, *of), methods=["POST"]) for path, of in post.items()),
+            *_routes(get, "GET"),
+            *_routes({paths: partial(self._answer, *of) for paths, of in post.items()}, "POST"),
             Route("/slots/{place}", self._change_slot, methods=["POST"]),
-            *(
-                Route(path, partial(_refuse, instead), methods=["GET", "POST", "DELETE"])
-                for paths, instead in _REFUSED.items()
-                for path in paths.split()
+            *_routes(
+                {paths: partial(_refuse, instead) for paths, instead in _REFUSED.items()}, "GET", "POST", "DELETE"
             ),
         ]
 
     async def _health(self, _: Request) -> Response:
-        engine = self._service.engine
+        engine = self.service.engine
         if engine.fault is not None:
             raise ApiError(500, f"internal error in the last generation: {engine.fault}")
         return json_response({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
-        return Response(generate_latest(self._service.metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(generate_latest(self.service.metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _models(self, request: Request) -> Response:
         """GET /v1/models and /v1/models/{name}."""
-        slot, name, wanted = self._service.engine.slot, self._service.model_name, request.path_params.get("name")
+        slot, name, wanted = self.service.engine.slot, self.service.model_name, request.path_params.get("name")
         if wanted and wanted not in ("default", name):
             raise ApiError(404, f"unknown model {wanted[:100]!r}: this server has {name!r}", "model_not_found")
         target = slot.target
         model = {
             "id": name,
             "object": "model",
-            "created": self._created,
+            "created": self.created,
             "owned_by": "duo",
             "max_model_len": slot.n_ctx,  # as in vLLM
             "meta": {
@@ -162,19 +145,19 @@ class Endpoints:
 
     async def _props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
-        engine, params = self._service.engine, settings_of(self._defaults)
+        engine, params = self.service.engine, settings_of(self.defaults)
         slot, model = engine.slot, engine.slot.target
-        params |= {"seed": -1} if self._random_seed else {}
+        params |= {"seed": -1} if self.random_seed else {}
         return json_response(
             {
                 "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
                 "total_slots": slot.config.n_slots,
-                "model_alias": self._service.model_name,
+                "model_alias": self.service.model_name,
                 "model_path": sendable(model.path.name),  # clients need not know the folder
                 "model_ftype": model.quantisation,
                 "modalities": {"vision": False, "audio": False, "video": False},
-                "endpoint_slots": self._has_slots,
-                "endpoint_props": self._changes_props,
+                "endpoint_slots": self.slots,
+                "endpoint_props": self.props,
                 "endpoint_metrics": True,
                 "chat_template": model.header.text("tokenizer.chat_template"),
                 "bos_token": engine.detokenize([model.bos] if model.bos >= 0 else []),
@@ -186,13 +169,13 @@ class Endpoints:
 
     def _change_props(self, _: PropsBody, __: Engine) -> Response:
         """POST /props. llama-server has no property that could be changed, either."""
-        if not self._changes_props:
+        if not self.props:
             raise ApiError(501, "POST /props is not served: start the lead with --props")
         return json_response({"success": True})
 
     async def _tokenizer_info(self, _: Request) -> Response:
         """GET /tokenizer_info: as in vLLM, what a file tokenizer_config.json has."""
-        engine, model = self._service.engine, self._service.engine.slot.target
+        engine, model = self.service.engine, self.service.engine.slot.target
         ids = {name: model.header.integer(f"tokenizer.ggml.{name}_token_id") for name in ("padding", "unknown")}
         ids = {"bos": model.bos, "eos": model.eos, "pad": ids["padding"], "unk": ids["unknown"]}
         tokens = {name: None if i is None or i < 0 else engine.detokenize([i]) for name, i in ids.items()}
@@ -209,9 +192,9 @@ class Endpoints:
 
     async def _slots(self, _: Request) -> Response:
         """GET /slots: the conversations that are kept; llama-server's fields."""
-        if not self._has_slots:
+        if not self.slots:
             raise ApiError(501, "GET /slots is not served: start the lead without --no-slots")
-        slot, here = self._service.engine.slot, self._service.engine.slot.saved.here if self._service.n_texts else -1
+        slot, here = self.service.engine.slot, self.service.engine.slot.saved.here if self.service.n_texts else -1
         return json_response(
             [
                 {"id": i, "n_ctx": slot.n_ctx, "is_processing": i == here, "n_prompt_tokens": n}
@@ -222,24 +205,24 @@ class Endpoints:
     async def _change_slot(self, request: Request) -> Response:
         """POST /slots/ID?action=save, restore or erase."""
         given, action = request.path_params["place"], request.query_params.get("action", "")
-        engine, folder = self._service.engine, self._folder
+        engine, folder = self.service.engine, self.folder
         place = int(given) if re.fullmatch("[0-9]{1,4}", given) else -1
         if action not in ("save", "restore", "erase"):
             raise ApiError(400, f"unknown action {action[:40]!r} (available: save, restore, erase)")
         if not 0 <= place < engine.slot.config.n_slots:
             raise ApiError(400, f"no slot {given[:40]}: there are {engine.slot.config.n_slots}")
         if action == "erase":
-            n = await self._work.run(lambda: engine.call(lambda slot: slot.erase(place)), is_slow=True)
+            n = await self.work.run(lambda: engine.call(lambda slot: slot.erase(place)), is_slow=True)
             return json_response({"id_slot": place, "n_erased": n})
         if folder is None:
             raise ApiError(400, "conversations cannot be saved here: start the lead with --slot-save-path")
-        body, _ = await self._work.parse_request(request, SlotBody)
+        body, _ = await self.work.parse_request(request, SlotBody)
         if not _FILE_NAME.fullmatch(body.filename):
             raise ApiError(400, "filename must be a name without a folder: letters, digits, spaces, '.', '_' and '-'")
         path, began = folder / body.filename, time.perf_counter()
         change = ModelPair.save if action == "save" else ModelPair.restore
         try:
-            n, size = await self._work.run(lambda: engine.call(lambda slot: change(slot, place, path)), is_slow=True)
+            n, size = await self.work.run(lambda: engine.call(lambda slot: change(slot, place, path)), is_slow=True)
         except OSError as error:
             is_client = error.errno == errno.EISDIR or (action == "restore" and error.errno != errno.EIO)
             status = 507 if error.errno in _FULL else 400 if is_client else 500
@@ -253,24 +236,29 @@ class Endpoints:
         """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
         if kind is MessagesBody:
             request.scope[ERROR_BODY] = messages_error
-        engine = self._service.engine
-        body, is_slow = await self._work.parse_request(request, kind)
-        made = await self._work.run(lambda: work(body, engine), is_slow=is_slow)
+        engine = self.service.engine
+        body, is_slow = await self.work.parse_request(request, kind)
+        made = await self.work.run(lambda: work(body, engine), is_slow=is_slow)
         model = getattr(body, "model", None)
         notes = [request.scope[WARNING]]
         if isinstance(made, GenerationRequest):
             if (schedule := request.headers.get(SCHEDULE_HEADER)) is not None:
                 made = replace(made, drafting=drafting_of(made.options, schedule))
             notes += [f"ignored: {', '.join(made.ignored)[:200]!a}"] if made.ignored else []
-        is_known = model in (None, "", "default", self._service.model_name)
+        is_known = model in (None, "", "default", self.service.model_name)
         # This one answers, as in llama-server. Clients of the Messages API name Anthropic's models.
         if not is_known and not (kind is MessagesBody and str(model).startswith("claude")):
-            notes.append(f"unknown model {str(model)[:100]!a}: {self._service.model_name!a} answers")
+            notes.append(f"unknown model {str(model)[:100]!a}: {self.service.model_name!a} answers")
         request.scope[WARNING] = "; ".join(filter(None, notes))
-        response = await self._service.respond(request, made) if isinstance(made, GenerationRequest) else made
+        response = await self.service.respond(request, made) if isinstance(made, GenerationRequest) else made
         if warning := "; ".join(filter(None, (request.scope[WARNING], request.scope.get(NO_EFFECT)))):
             response.headers[WARNING_HEADER] = warning
         return response
+
+
+def _routes(endpoints: Mapping[str, Endpoint], *methods: str) -> Iterator[BaseRoute]:
+    for paths, endpoint in endpoints.items():
+        yield from (Route(path, endpoint, methods=methods) for path in paths.split())
 
 
 async def _upgrade(_: Request) -> Response:

@@ -22,7 +22,7 @@ from duo.remote.drafts import RemoteDrafts
 from duo.server.endpoints import FORMATTERS, Endpoints
 from duo.server.events import LiveEvents
 from duo.server.generation_service import GenerationService
-from duo.server.requests import HANDLERS, WARNING_HEADER
+from duo.server.requests import HANDLERS, WARNING_HEADER, RequestWork
 from duo.speculation.types import Step
 
 # The page: its static files, which need no key because they contain no secret.
@@ -92,8 +92,8 @@ class Lead:
         self._service = GenerationService(self.drafts, n_queue, alias, FORMATTERS, on_step, on_text)
         self._events = LiveEvents(self._service)
         admission = Admission(back_token if self.takes_drafts else None, hello_s=limits.hello_s)
-        texts = (self._service, defaults or GenerationConfig())
-        endpoints = Endpoints(*texts, random_seed=random_seed, folder=slot_save_path, slots=slots, props=props)
+        defaults = defaults or GenerationConfig()
+        endpoints = Endpoints(self._service, RequestWork(), defaults, random_seed, slot_save_path, slots, props)
         routes = [*endpoints.routes(), Route("/v1/duo/events", self._events.events)]
         routes += [draft_route(self.drafts, admission), *(page_routes() if page else ())]
         app: ASGIApp = Starlette(routes=routes, exception_handlers=HANDLERS)

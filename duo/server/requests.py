@@ -75,18 +75,18 @@ class RequestWork:
 
     def __init__(self) -> None:
         self._one = anyio.CapacityLimiter(1)
-        self._n_slow = 0
+        self.n_slow = 0
         self._logged: set[str] = set()  # hints, each once and few, so that no client fills the log
 
     async def run(self, work: Callable[[], T], *, is_slow: bool) -> T:
         """The result of `work`. Raises what it raises, and BusyError if too many wait."""
-        if is_slow and self._n_slow >= MAX_SLOW:
+        if is_slow and self.n_slow >= MAX_SLOW:
             raise BusyError(f"{MAX_SLOW} large requests are in progress: try again later")
-        self._n_slow += is_slow
+        self.n_slow += is_slow
         try:
             return await anyio.to_thread.run_sync(work, limiter=self._one if is_slow else None)
         finally:
-            self._n_slow -= is_slow
+            self.n_slow -= is_slow
 
     async def parse_request(self, request: Request, kind: type[R]) -> tuple[R, bool]:
         """The body, and whether it is slow; hints for the client go into the scope. Raises ApiError and BusyError."""
