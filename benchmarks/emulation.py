@@ -18,9 +18,9 @@ from duo.bench.rounds import Contestant, Job, Run
 from duo.config import DraftConfig
 from duo.diagnose.machine_file import Pair
 from duo.engine.contexts import time_draft
-from duo.engine.decoder import Cache
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.model_pair import ModelPair
 from duo.errors import DecodeError
 from duo.remote.worker import DraftClient

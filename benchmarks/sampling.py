@@ -31,10 +31,10 @@ _VOCABULARY, _ROWS, _DECODE_S = 128_256, 5, 0.020
 
 # The draft proposes its most likely token and the target samples: common without coupling.
 _GREEDY_DRAFT = """
-from duo.engine import request_writer
+from duo.engine import scheduler
 from duo.speculation.sampling import Greedy
-choosing = request_writer.choosing
-request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Greedy())
+choosing = scheduler.choosing
+scheduler.choosing = lambda *arguments: (choosing(*arguments)[0], Greedy())
 """
 
 

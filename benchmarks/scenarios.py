@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks import clients, conversations, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
+from benchmarks import (
+    clients,
+    conversations,
+    engine,
+    footsteps,
+    gpu,
+    models,
+    sampling,
+    servers,
+    soak,
+    spec_bench,
+    two_devices,
+)  # fmt: skip
 from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program
 from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
@@ -29,7 +41,7 @@ BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import request_writer
+from duo.engine import scheduler
 from duo.speculation.types import Candidate
 class Random:
     n_recent = 0
@@ -37,8 +49,8 @@ class Random:
     def guess(self, logits, position, recent=()):
         return Candidate(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
-choosing = request_writer.choosing
-request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+choosing = scheduler.choosing
+scheduler.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 
@@ -205,6 +217,10 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "engine": engine.EngineCost(
         "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
+    ),
+    "footsteps": footsteps.Footsteps(
+        "Files of duo in which a function is entered: for a token on the terminal, and for a lead's first event",
+        n_rounds=3,
     ),
     "clients": clients.Clients(
         "A lead, and llama-server with a slot for each, with one, two and four clients at once", n_tokens=128

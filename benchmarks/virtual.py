@@ -14,12 +14,13 @@ import numpy as np
 
 from benchmarks.virtual_clock import VirtualClock
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache, Decoder
+from duo.engine.decoder import Decoder
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Draft, DraftRequest, Proposer
 from duo.engine.recorder import Recorder
-from duo.engine.text import Ending
+from duo.engine.request import Ending
 from duo.errors import DecodeAborted
 from duo.speculation.constants import DEFAULT
 from duo.speculation.pair import Machine

@@ -9,7 +9,7 @@ from itertools import count
 from threading import Condition, Lock, Thread
 from typing import Any
 
-from duo.engine.clock import Clock
+from duo.engine.recorder import Clock
 
 
 class _Task:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from duo.config import DEMO, EngineConfig, ModelConfig
 from duo.config.option import check_names, declared
-from duo.engine.background import background
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.engine.profile import find_profile
 from duo.engine.recorder import SHARED, TRANSLATED
+from duo.engine.stream import background
 from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
 from duo.llama.devices import devices_for

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from duo.config import ThreadConfig
-from duo.engine.clock import Clock
+from duo.engine.recorder import Clock
 from duo.errors import DecodeAborted, RollbackError
 from duo.speculation.acceptance import Acceptance, Lookahead
 from duo.speculation.forecast import Forecast

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,8 @@ from typing import cast
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import TextRequest
-from duo.engine.request_writer import RequestWriter
-from duo.engine.statistics import StepRecord
-from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
+from duo.engine.request import Ending, Request
+from duo.engine.statistics import CONTEXT_FULL, LIMIT, StepRecord
 from duo.llama.chat_template import ChatTemplate, Messages, Tools, begun
 from duo.remote.drafts import RemoteDrafts
 from duo.speculation.policy import Policy
@@ -80,6 +79,7 @@ class ScriptedSlot:
     def __init__(self) -> None:
         self.target = ScriptedModel()
         self.config = EngineConfig()
+        self.threads = SimpleNamespace(cores=None)
         self.n_ctx = N_CTX
         self.draft_model: ScriptedModel | None = None
         self.translation: object = None
@@ -91,9 +91,8 @@ class ScriptedSlot:
         self.kept = [0] * self.config.n_slots
         self.error: BaseException | None = None
         self.error_at = 0  # the step
-        self.requests: list[TextRequest] = []
+        self.requests: list[Request] = []
         self._cached: list[int] = []
-        self.request: TextRequest | None = None
         self._go_on = threading.Event()
         self._n_free = math.inf
 
@@ -109,55 +108,52 @@ class ScriptedSlot:
     def attach(self, remote: RemoteDrafts) -> None:
         self.remote = remote
 
-    def cancel(self, request: TextRequest) -> None:
-        request.cancelled.set()
+    def abort(self) -> None:
+        """Its texts end when they are cancelled."""
 
-    def interrupt(self) -> None:
-        if self.request is not None:
-            self.cancel(self.request)
+    def reserve(self, *_: object) -> float:
+        return 0.0
+
+    def watching(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         """It holds nothing."""
 
-    def forget(self, request: TextRequest) -> None:
-        """It never pauses."""
-
-    def write(self, request: TextRequest, others_wait: object = None) -> bool:
+    def write(self, request: Request) -> bool:
+        """Write a text; it never pauses."""
         metrics, prompt, stop = request.metrics, list(request.prompt), request.config.stop
-        metrics.stop, metrics.policy = INTERRUPTED, self.policy
-        if request.cancelled.is_set():
-            return True
-        self.request = request
+        metrics.policy = self.policy
         self.requests.append(request)
-        metrics.n_prompt, request.began = len(prompt), time.perf_counter()
+        metrics.n_prompt = len(prompt)
         request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)
         if request.scored is not None:
             request.scored = list(_logprobs(prompt[1:], request.config.n_logprobs))
         began = time.perf_counter()
         metrics.decoded(began, time.perf_counter(), len(prompt))
-        ending = Ending(stop, self.target.piece, lambda token: token == EOS)
+        metrics.ending = ending = Ending(stop, self.target.piece, lambda token: token == EOS)
         written: list[int] = []
         for n, tokens in enumerate(self._script(ignore_eos=stop.ignore_eos)):
             if self.error is not None and n == self.error_at:
                 raise self.error
             if ending.n_room == 0:
-                metrics.stop = LIMIT
+                ending.reason = LIMIT
             elif self._is_cancelled(request, n):
                 break
             else:
                 n_room = self.n_ctx - len(prompt) - len(written)
                 pieces = self._step(request, ending, tokens[:n_room])
                 written += tokens[:n_room]
-                metrics.stop = ending.reason or (INTERRUPTED if n_room > len(tokens) else CONTEXT_FULL)
+                if n_room <= len(tokens):
+                    ending.reason = ending.reason or CONTEXT_FULL
                 logprobs = _logprobs(tokens[: len(pieces)], request.config.n_logprobs)
                 request.put(Step(tuple(tokens[: len(pieces)]), len(pieces) - 1, pieces, logprobs=logprobs))
-            if metrics.stop != INTERRUPTED:
+            if ending.reason is not None:
                 break
-        request.stopped_by = ending.stopped_by
-        self._cached, self.request = prompt + written[:-1], None
+        self._cached = prompt + written[:-1]
         return True
 
-    def _step(self, request: TextRequest, ending: Ending, tokens: Sequence[int]) -> tuple[bytes, ...]:
+    def _step(self, request: Request, ending: Ending, tokens: Sequence[int]) -> tuple[bytes, ...]:
         metrics = request.metrics
         start = time.perf_counter()
         pieces = ending.push(tokens)
@@ -175,7 +171,7 @@ class ScriptedSlot:
             yield from (tokens[i : i + self.n_step] for i in range(0, len(tokens), self.n_step))
         yield [EOS]
 
-    def _is_cancelled(self, request: TextRequest, n: int) -> bool:
+    def _is_cancelled(self, request: Request, n: int) -> bool:
         while n >= self._n_free and not self._go_on.wait(0.002) and not request.cancelled.is_set():
             pass
         return request.cancelled.is_set()
@@ -193,5 +189,6 @@ def scripted_engine() -> tuple[Engine, ScriptedSlot]:
     """An engine and what is behind it."""
     slot = ScriptedSlot()
     engine = Engine(cast(ModelPair, slot))
-    engine._writer = cast(RequestWriter, slot)
+    # A test may replace `write` later.
+    engine.scheduler._generate = lambda request: slot.write(request)  # type: ignore[method-assign]  # noqa: PLW0108
     return engine, slot

@@ -12,8 +12,8 @@ from duo.cli.terminal.interrupts import handling
 from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
+from duo.engine.statistics import CONTEXT_FULL, LIMIT
 from duo.engine.stream import Stream
-from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.errors import PromptError
 from duo.llama.chat_template import THOUGHTS
 from duo.speculation.types import Origin, Step, common_prefix

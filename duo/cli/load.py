@@ -15,7 +15,7 @@ from duo.cli.terminal.console import note, progress_bar, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig
 from duo.diagnose.host import read_host
-from duo.engine import text
+from duo.engine import statistics as text
 from duo.engine.cores import plan_threads
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair

@@ -9,10 +9,9 @@ from contextlib import contextmanager, nullcontext
 
 from duo.diagnose.timing import ROUNDS, Group, Measurements, Series
 from duo.engine.async_draft import CandidateQueue
-from duo.engine.cores import ON_CPU, usable_cores
+from duo.engine.cores import ON_CPU, cpu_times, is_busy, other_cpu_use, usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
-from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.engine.head_drafter import HeadDrafter
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation

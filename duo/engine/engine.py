@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from duo.config import GenerationConfig
-from duo.engine.background import InterruptibleQueue, Worker
 from duo.engine.contexts import check_length
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
-from duo.engine.request import TextRequest, generation_config
-from duo.engine.request_writer import RequestWriter
+from duo.engine.request import Request, generation_config
+from duo.engine.scheduler import Scheduler
 from duo.engine.statistics import Statistics
-from duo.engine.stream import AsyncSteps, Completion, Stream
-from duo.engine.text import INTERRUPTED
-from duo.errors import BusyError, ClosedError, DecodeAborted, DuoError, PromptError, UsageError
+from duo.engine.stream import AsyncSteps, Completion, InterruptibleQueue, Stream
+from duo.errors import ClosedError, DecodeAborted, PromptError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
@@ -32,10 +28,7 @@ if TYPE_CHECKING:
 
     from duo.config.settings import TextOptions
 
-log = logging.getLogger("duo.engine")
-
 T = TypeVar("T")
-_READ_AT_ONCE = 8  # tokens of a prompt take about as long as one that is written
 
 
 class Engine:
@@ -49,14 +42,8 @@ class Engine:
     def __init__(self, slot: ModelPair, resources: ExitStack | None = None) -> None:
         """Takes ownership of `slot` and `resources`: close() closes them."""
         self._slot = slot
-        self._writer = RequestWriter(slot)
         self._resources = resources or ExitStack()
-        self._worker = Worker("duo-target")
-        self._lock = threading.Lock()  # no request begins while the engine is closing
-        self._texts: dict[TextRequest, Callable[[], None]] = {}  # those that have not ended, and their jobs
-        self._last: TextRequest | None = None
-        self._closing = False
-        self.fault: str | None = None  # the exception of the last request, if it was not the client's fault
+        self.scheduler = Scheduler(slot)
 
     def __enter__(self) -> Engine:
         return self
@@ -66,15 +53,7 @@ class Engine:
 
     def close(self) -> None:
         """Cancel all requests, then free the contexts and models. From now on, other methods raise ClosedError."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-        for request in list(self._texts):
-            self.cancel(request)
-        self._writer.interrupt()  # a warm-up without a request
-        self._worker.join()
-        if not lifeline.is_lost():
+        if self.scheduler.close() and not lifeline.is_lost():
             self._slot.close()
             self._resources.close()
             trim()
@@ -112,14 +91,14 @@ class Engine:
 
     async def _asteps(self, prompt: Sequence[int], config: GenerationConfig) -> AsyncIterator[Step]:
         steps = AsyncSteps()
-        request = TextRequest(prompt, config, steps.put)
-        self.submit(request, steps.end)
+        request = Request(prompt, config, steps.put, steps.end)
+        self.scheduler.submit(request)
         try:
             while (found := await steps.next()) is not None:
                 for step in found:
                     yield step
         finally:
-            self.cancel(request)
+            self.scheduler.cancel(request)
 
     def score(self, prompt: str | Sequence[int], logprobs: int = 0) -> tuple[TokenLogprobs, ...]:
         """The logprob of each token of `prompt` after the first, given those before it.
@@ -137,12 +116,13 @@ class Engine:
 
     def interrupt(self) -> None:
         """End the running generation, but not those in the queue. From any thread."""
-        self._writer.interrupt()
+        self.scheduler.interrupt()
 
     @property
     def statistics(self) -> Statistics | None:
         """Statistics of the last request; None before the first."""
-        return self._last.metrics.statistics() if self._last is not None else None
+        last = self.scheduler.last
+        return last.metrics.statistics() if last is not None else None
 
     # Tokens
 
@@ -172,7 +152,7 @@ class Engine:
     @property
     def slot(self) -> ModelPair:
         """The contexts, to be used on the engine's thread. Raises ClosedError."""
-        if self._closing:
+        if self.scheduler.is_closing:
             raise ClosedError("the engine is closed")
         return self._slot
 
@@ -200,93 +180,19 @@ class Engine:
         on_prompt: Callable[[int], None] = lambda _: None,
         scores: bool = False,
     ) -> Stream:
-        """Generate after token ids: see submit(). `scores`: with logprobs of the prompt's tokens."""
+        """Generate after token ids. `scores`: with logprobs of the prompt's tokens."""
         items = InterruptibleQueue[Step]()
-        request = TextRequest(prompt, config, items.put, on_prompt, metrics or Recorder(), sources)
-        request.scored = [] if scores else None
-        stream = Stream(request, items, self.cancel)
-        self.submit(request, items.end)
-        return stream
-
-    def submit(self, request: TextRequest, end: Callable[[BaseException | None], None]) -> None:
-        """Queue a request.
-
-        When it ends, `end` is called with its exception or None: on the engine's thread, or on the thread that cancels
-        it in the queue. Raises PromptError for an empty prompt, BusyError while the engine is closing.
-        """
-        if not request.prompt:
-            raise PromptError("the prompt has no tokens")
-        request.end, job = end, partial(self._write, request)
-        with self._lock:
-            if self._closing:
-                raise BusyError("the engine is closing")
-            self._texts[request] = job
-            self._last = request
-        try:
-            self._worker.submit(job, request.client, self._cost(request))
-        except BaseException:  # Ctrl-C, or there is no thread to be had
-            self._texts.pop(request, None)
-            raise
-
-    def cancel(self, request: TextRequest) -> None:
-        """End a request: at once if it is in the queue, otherwise after the current decode. From any thread."""
-        self._writer.cancel(request)
-        job = self._texts.get(request)
-        if job is not None and self._worker.drop(job):
-            self._writer.forget(request)
-            request.metrics.stop = INTERRUPTED
-            self._end(request, None)
-
-    @property
-    def n_texts(self) -> int:
-        """Number of running and queued requests."""
-        return len(self._texts)
-
-    @property
-    def running(self) -> TextRequest | None:
-        """The request that is being written. From any thread."""
-        return self._writer.request
-
-    def fail(self, error: BaseException, requests: Collection[TextRequest] | None = None) -> None:
-        """End `requests` (default: all) with `error`. From any thread."""
-        for request in list(self._texts if requests is None else requests):
-            self._end(request, error)
-            self.cancel(request)
+        request = Request(
+            prompt, config, items.put, items.end, on_prompt, proposers=sources, metrics=metrics or Recorder(),
+            scored=[] if scores else None,
+        )  # fmt: skip
+        self.scheduler.submit(request)
+        return Stream(request, items, self.scheduler.cancel)
 
     def call(self, work: Callable[[ModelPair], T]) -> T:
         """Run `work` on the engine's thread, between two turns, and return its result. Raises what it raises."""
         found = InterruptibleQueue[tuple[T]]()
         found.stall_s = 0.5  # a signal that arrives just before a wait is handled only after it
-        self._worker.submit(partial(found.run, lambda: found.put((work(self.slot),))))
+        self.scheduler.add(partial(found.run, lambda: found.put((work(self.slot),))))
         ((result,),) = found
         return result
-
-    def _cost(self, request: TextRequest) -> float:
-        """What the next turn of a text takes, in tokens that are written."""
-        n, most = request.config.stop.n_predict, self._slot.config.turn_tokens or self._slot.n_ctx
-        return (min(n, most) if n >= 0 else most) + (0.0 if request.began else len(request.prompt) / _READ_AT_ONCE)
-
-    def _write(self, request: TextRequest) -> None:
-        try:
-            with lifeline.notifying(self.fail):
-                has_ended = self._writer.write(request, lambda: self._worker.is_wanted)
-            if not has_ended and (job := self._texts.get(request)) is not None:
-                self._worker.submit(job, request.client, self._cost(request))  # its next turn
-                return
-            self._writer.forget(request)
-            self.fault = None
-            self._end(request, None)
-        except BaseException as error:  # raised in the thread that iterates
-            if not isinstance(error, DuoError):
-                log.exception("a generation failed")
-                self.fault = repr(error)
-            elif not isinstance(error, BusyError | PromptError | UsageError):
-                self.fault = str(error)
-            self._end(request, error)
-
-    def _end(self, request: TextRequest, error: BaseException | None) -> None:
-        if self._texts.pop(request, None) is not None:
-            try:
-                request.end(error)
-            except Exception:  # the next request may succeed
-                log.exception("a callback at the end of a generation failed")

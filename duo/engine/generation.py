@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from duo.config import DraftConfig, ThreadConfig
-from duo.engine.cores import within
+from duo.engine.cores import CoresInUse, within
 from duo.engine.decoder import Decoder, score_size
-from duo.engine.free_cores import CoresInUse
 from duo.engine.proposers import Draft, DraftRequest, Proposer
-from duo.engine.statistics import StepRecord
-from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
+from duo.engine.statistics import CONTEXT_FULL, GRAMMAR_END, LIMIT, StepRecord
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -144,7 +142,6 @@ class Generation:
             self._paused_at = self._now()
             for source in (self.draft, *self.sources.others):
                 source.end()
-        self._metrics.stop = ending.reason or INTERRUPTED
         if rest := ending.finish():
             put(Step((), 0, (rest,)))
         return True

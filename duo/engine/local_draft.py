@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from duo.engine.async_draft import AsyncDraft, Drafted, State, is_looked_up
-from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.head_drafter import HeadDrafter
+from duo.engine.kv_store import Cache
 from duo.engine.prepared_outcomes import PreparingDrafter
 from duo.engine.proposers import DraftRequest
 from duo.engine.recorder import SHARED, TRANSLATED

@@ -20,11 +20,9 @@ from duo.engine.contexts import (
     time_draft,
     warm_up,
 )
-from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
-from duo.engine.decoder import Cache
-from duo.engine.free_cores import CoresInUse
+from duo.engine.cores import ON_CPU, CoresInUse, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.generation import ConnectedDrafts, Proposers
-from duo.engine.kv_store import KvStore, read_cache, write_cache
+from duo.engine.kv_store import Cache, KvStore, read_cache, write_cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
 from duo.engine.proposers import Draft, LookupProposer

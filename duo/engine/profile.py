@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from duo.config import EngineConfig, ModelConfig
-from duo.engine.cores import usable_cores
-from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
+from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
 from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duo.config import SamplingConfig, ThreadConfig
 from duo.engine.recorder import Recorder
-from duo.engine.text import Ending
+from duo.engine.request import Ending
 from duo.speculation.policy import Policy, StepCost
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import CandidateSampler

@@ -1,13 +1,17 @@
 """Recorder of one text: recorded by the threads that compute, and added up for all who read them."""
 
-import math
-from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from __future__ import annotations
 
-from duo.engine.clock import Clock
+import math
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Condition, Lock, Thread
+from typing import TYPE_CHECKING, NamedTuple
+
 from duo.engine.statistics import (
+    INTERRUPTED,
     Activity,
     BranchStatistics,
     CandidateTotals,
@@ -26,7 +30,26 @@ from duo.speculation.policy import Policy
 from duo.speculation.schedule import Schedule
 from duo.speculation.types import Origin
 
+if TYPE_CHECKING:
+    from duo.engine.request import Ending
+
 SHARED, TRANSLATED = "shared", "translated"  # vocabularies of a draft
+
+
+class Clock:
+    """The clock of one generation. All that its threads wait for they wait for through it."""
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        return time.perf_counter()
+
+    def condition(self) -> Condition:
+        """A condition with a lock of its own."""
+        return Condition(Lock())
+
+    def thread(self, run: Callable[[], None], name: str) -> Thread:
+        """A thread, not started yet."""
+        return Thread(target=run, name=name)
 
 
 @dataclass(slots=True)
@@ -37,7 +60,7 @@ class Recorder:
     started: float = math.nan  # default: now
     n_prompt: int = 0
     paused_s: float = 0.0  # in which others were written
-    stop: str = "error"
+    ending: Ending | None = None  # of the text; None: it has not begun
     draft_error: str | None = None
     policy: Policy | None = None  # of the last draft that was used; None: it had none
 
@@ -60,6 +83,16 @@ class Recorder:
     def __post_init__(self) -> None:
         if math.isnan(self.started):
             self.started = self.clock.now()
+
+    @property
+    def stop(self) -> str:
+        """Why the text has ended, such as END_OF_TEXT; INTERRUPTED as long as it has not."""
+        return (self.ending is not None and self.ending.reason) or INTERRUPTED
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that has ended the text."""
+        return self.ending.stopped_by if self.ending is not None else None
 
     def detail(self, lane: str, name: str, start: float, n_tokens: int) -> None:
         """Record an operation from `start` to now, if a trace is written."""

@@ -1,4 +1,4 @@
-"""A request for a text, its options under the names of OpenAI and llama-cpp-python, and how its tokens are chosen."""
+"""A request for a text: what is asked, where the text ends, and how its tokens are chosen."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from duo.config import SAMPLERS, DraftConfig, GenerationConfig
+from duo.config import SAMPLERS, DraftConfig, GenerationConfig, StopConfig
 from duo.config.option import check_names, declared, with_values
-from duo.engine.generation import Proposers
 from duo.engine.recorder import Recorder
+from duo.engine.statistics import END_OF_TEXT, LIMIT, STOP_STRING
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
 from duo.speculation.sampling import CandidateSampler, chooser, without
-from duo.speculation.types import Step, TokenLogprobs
+from duo.speculation.types import Step, TokenLogprobs, whole
 from duo.speculation.verify import DraftSampler, Matching, Rejection, Verifier
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from duo.config.settings import TextOptions
+    from duo.engine.generation import Proposers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +44,98 @@ class Drafting:
 AS_USUAL = Drafting()
 
 
-@dataclass(slots=True, eq=False)
-class TextRequest:
-    """A request for a text, and its result."""
+@dataclass(slots=True)
+class Ending:
+    """Decides where the text ends. Holds back incomplete characters, and what may be the beginning of a stop string."""
 
+    config: StopConfig
+    piece: Callable[[int], bytes]  # the bytes of a token
+    is_end: Callable[[int], bool]  # whether a token ends a text
+    reason: str | None = None  # why the text has ended, such as END_OF_TEXT
+    stopped_by: str | None = None  # the stop string that ended the text
+    _n_tokens: int = 0
+    _held: bytes = b""
+
+    @property
+    def n_room(self) -> int | None:
+        """How many more tokens are allowed; None: no limit."""
+        return None if self.config.n_predict < 0 else self.config.n_predict - self._n_tokens
+
+    def push(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        """The bytes of each token, up to the one that ends the text, which sets `reason`."""
+        shown = []
+        for token in tokens:
+            if not self.config.ignore_eos and self.is_end(token):
+                self.reason = END_OF_TEXT
+                shown.append(b"")
+            else:
+                shown.append(self._show(token))
+            self._n_tokens += 1
+            if self.reason is None and self.n_room == 0:
+                self.reason = LIMIT
+            if self.reason:
+                shown[-1] += self.finish()
+                break
+        return tuple(shown)
+
+    def finish(self) -> bytes:
+        """The end of the text: the bytes that were held back."""
+        shown, self._held = self._held, b""
+        return shown
+
+    def _show(self, token: int) -> bytes:
+        """The bytes that can be output now. A stop string is not output."""
+        held = self._held + self.piece(token)
+        n, stops = whole(held), [stop.encode() for stop in self.config.stop_strings]
+        if stops:
+            if found := [(held.find(stop), stop.decode()) for stop in stops if stop in held]:
+                self.reason, (n, self.stopped_by) = STOP_STRING, min(found)
+                held = held[:n]
+            else:
+                n = min(n, _before_stop(held, stops))
+        self._held = held[n:]
+        return held[:n]
+
+
+def _before_stop(held: bytes, stops: Sequence[bytes]) -> int:
+    """Number of bytes before the first possible beginning of a stop string."""
+    longest = max(map(len, stops))
+    for start in range(max(0, len(held) - longest + 1), len(held)):
+        if any(stop.startswith(held[start:]) for stop in stops):
+            return start
+    return len(held)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request for a text, from whoever asks to the engine and back with the result.
+
+    `put` gets each step on the engine's thread. `end` is called once, with the exception that ended the text or None,
+    on the engine's thread or on the one that cancels a request in the queue.
+    """
+
+    # What is asked
     prompt: Sequence[int]
     config: GenerationConfig
-    put: Callable[[Step], None]  # called with every step, on the engine's thread
+    put: Callable[[Step], None] = lambda _: None
+    end: Callable[[BaseException | None], None] = lambda _: None
     on_prompt: Callable[[int], None] = lambda _: None  # called with the number of prompt tokens decoded so far
-    metrics: Recorder = field(default_factory=Recorder)
-    sources: Proposers | None = None  # of candidates; None: the engine's own
     drafting: Drafting = AS_USUAL
+    proposers: Proposers | None = None  # None: the engine's own, as `drafting` says
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     client: Hashable = None  # clients take turns
-    slot: int = -1  # whose text it continues; -1: of which it has most
+    slot: int = -1  # whose text it continues; -1: of which it has most; then where it is
+
+    # What has become of it
+    metrics: Recorder = field(default_factory=Recorder)
     # Logprobs of the prompt's tokens from the second on, each with `config.n_logprobs` likely ones; None: not wanted
     scored: list[TokenLogprobs] | None = None
+    number: int = 0  # in the order of all requests
     began: float = 0.0  # when it was first its turn; 0: it still waits
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written
-    stopped_by: str | None = None  # the stop string that ended the text
+    n_turn: int = 0  # tokens since its turn began
     cancelled: threading.Event = field(default_factory=threading.Event)
-    end: Callable[[BaseException | None], None] = lambda _: None  # see Engine.submit()
 
 
 def _as_tuple(value: Any) -> Any:

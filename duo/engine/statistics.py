@@ -10,6 +10,14 @@ from duo.speculation.types import Origin
 
 Interval = tuple[float, float]
 
+# Why a text ended: GenerationStatistics.stop, Completion.stop_reason.
+END_OF_TEXT = "end of text"
+LIMIT = "token limit"
+STOP_STRING = "stop string"
+CONTEXT_FULL = "context full"
+INTERRUPTED = "interrupted"
+GRAMMAR_END = "the grammar allows nothing more"
+
 
 class Event(NamedTuple):
     """An operation that took time, in seconds of the clock, or something that happened."""
@@ -74,7 +82,7 @@ class GenerationStatistics:
     target_ms_per_decode: float | None
     waited_s: float  # time that the target waited for the draft
     tokens_by_schedule: dict[str, int]
-    stop: str  # why the text ended: see duo.engine.text
+    stop: str  # why the text ended, such as END_OF_TEXT
 
 
 @dataclass(frozen=True, slots=True)

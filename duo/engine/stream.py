@@ -1,14 +1,98 @@
-"""Streams: pass the steps of a generation to the calling thread or event loop."""
+"""Streams: pass what a working thread makes to the calling thread or event loop."""
 
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
-from duo.engine.background import PAUSE_S, InterruptibleQueue
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
 from duo.engine.statistics import Statistics
+from duo.llama import lifeline
 from duo.speculation.types import Step, TokenLogprobs
+
+T = TypeVar("T")
+# Polling interval. Waking the consumer takes a core from the decode while the other cores wait for that one: on two
+# cores 3.5 % of the time at intervals of 0.02 s (benchmarks/NOTES.md, floor).
+PAUSE_S = 0.05
+
+
+class InterruptibleQueue(Generic[T]):
+    """A queue from a working thread to an iterating one, whose waits can be interrupted by signals."""
+
+    def __init__(self) -> None:
+        # Called on the iterating thread whenever no item has arrived for `stall_s` seconds.
+        self.on_stall: Callable[[], None] = lambda: None
+        self.stall_s = 30.0
+        self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        # Released at the end. Not an Event: its wait() is Python code, which runs on a core of the decode.
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._error: BaseException | None = None
+
+    def put(self, item: T) -> None:
+        """Add an item."""
+        self._items.put(item)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the iteration, with `error` raised in the iterating thread; only the first error counts."""
+        self._error = self._error or error
+        self._items.put(None)
+        with suppress(RuntimeError):  # it has ended before
+            self._running.release()
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do `work`, which puts items, then end the iteration, with its exception if it raises one."""
+        try:
+            work()
+            self.end()
+        except BaseException as error:
+            self.end(error)
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of items in the queue."""
+        return self._items.qsize()
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            try:
+                item = self._items.get(timeout=self.stall_s)
+            except queue.Empty:
+                self.on_stall()
+                continue
+            if item is None:
+                break
+            yield item
+            if self._items.empty():
+                self._running.acquire(timeout=PAUSE_S)
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def background(
+    work: Callable[[Callable[[T], None], threading.Event], None], name: str, stop: threading.Event | None = None
+) -> Iterator[InterruptibleQueue[T]]:
+    """Run `work` on its own thread; yields its items, to iterate over.
+
+    Python runs no signal handler while the main thread is inside a C call, so long calls are made here. `work` receives
+    a function that puts items, and an event that asks it to stop. Its exception is raised in the iterating thread. The
+    end of the `with` block sets the event and joins the thread, unless llama.cpp blocks it forever.
+    """
+    items, stop = InterruptibleQueue[T](), stop or threading.Event()
+    thread = threading.Thread(target=items.run, args=(partial(work, items.put, stop),), name=name)
+    with lifeline.notifying(items.end):
+        thread.start()
+        try:
+            yield items
+        finally:
+            stop.set()
+            if not lifeline.is_lost():
+                thread.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +101,7 @@ class Completion:
 
     text: str
     tokens: tuple[int, ...]
-    stop_reason: str  # end of text, token limit, stop string, context full, interrupted …: see duo.engine.text
+    stop_reason: str  # end of text, token limit, stop string, context full, interrupted …: see duo.engine.statistics
     statistics: Statistics
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, if they were asked for
 
@@ -25,9 +109,7 @@ class Completion:
 class Stream:
     """An iterator over the steps of a generation, which close(), the end of `with` and garbage collection cancel."""
 
-    def __init__(
-        self, request: TextRequest, items: InterruptibleQueue[Step], cancel: Callable[[TextRequest], None]
-    ) -> None:
+    def __init__(self, request: Request, items: InterruptibleQueue[Step], cancel: Callable[[Request], None]) -> None:
         self.request, self.items, self._cancel = request, items, cancel
         self._steps = iter(items)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.contexts import warm_up
-from duo.engine.free_cores import CoresInUse
+from duo.engine.cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
 from duo.http.listener import Listener

@@ -12,10 +12,10 @@ from typing import Any, cast
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from duo.engine.decoder import Cache, Decoder
+from duo.engine.cores import CoresInUse
+from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate, TargetSide
-from duo.engine.free_cores import CoresInUse
-from duo.engine.kv_store import KvStore
+from duo.engine.kv_store import Cache, KvStore
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError

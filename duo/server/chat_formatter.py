@@ -9,12 +9,9 @@ from duo.chat.conversation import Json
 from duo.chat.parser import Origins, Part, ToolCall
 from duo.config import GenerationConfig
 from duo.config.option import declared
-from duo.engine.request import TextRequest
-from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
-from duo.llama.model import Model
+from duo.engine.statistics import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
 from duo.server.api import ChatBody, DuoOptions, LlamaBody
 from duo.server.formatter import Event, Formatter, LogprobsFormatter
-from duo.server.generation_request import GenerationRequest
 from duo.speculation.types import Step
 
 _STOPS = {END_OF_TEXT: "eos", GRAMMAR_END: "eos", STOP_STRING: "word", LIMIT: "limit", CONTEXT_FULL: "limit"}
@@ -25,22 +22,21 @@ class ChatFormatter(Formatter):
 
     last = b"data: [DONE]\n\n"
 
-    def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
-        super().__init__(wanted, text, model, model_name)
-        self._body = wanted.options
-        self._is_chat = isinstance(wanted.body, ChatBody)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._is_chat = isinstance(self.body, ChatBody)
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(16)}",
             "created": int(time.time()),
-            "model": model_name,
+            "model": self.model_name,
         }
-        self._logprobs = LogprobsFormatter(model, chat=self._is_chat)
+        self._logprobs = LogprobsFormatter(self.model, chat=self._is_chat)
         self._origins = Origins()
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
         self._before = 0, 0, 0, 0  # counts of the choices before this one
-        self._echoes = bool(self._body.echo)
-        duo = wanted.options.duo
+        self._echoes = bool(self.options.echo)
+        duo = self.options.duo
         self._marks = duo.sources if isinstance(duo, DuoOptions) else bool(duo)  # whether chunks tell sources
 
     def follow(self, other: Formatter) -> None:
@@ -59,7 +55,7 @@ class ChatFormatter(Formatter):
         """The prompt, if it is part of the text."""
         if not self._echoes:
             return ""
-        text = self.wanted.prompt.text
+        text = self.prompt
         if text is None:
             text = self.model.spelling(self.text.prompt).decode("utf-8", "replace")
         if self.text.scored is not None:
@@ -106,15 +102,15 @@ class ChatFormatter(Formatter):
         """See Formatter."""
         yield from super().end()
         yield "", self._chunk({}, self._finish_reason()) | {"timings": self.timings()} | self.used
-        options = self._body.stream_options
-        is_last = self.wanted.index + 1 == len(self.wanted.prompts) * self.wanted.n
+        options = self.options.stream_options
+        is_last = self.index + 1 == self.n_choices
         if is_last and options is not None and options.include_usage:
             yield "", self._document(None) | {"usage": self._usage()}
 
     def _document(self, answer: Json | None, finish: str | None = None, kind: str = "chat.completion.chunk") -> Json:
         """A whole answer, or a chunk of it with the logprobs since the last one."""
         logprobs = self._logprobs.take(all_left=self._echoes and finish is not None)
-        choice = {"index": self.wanted.index, **(answer or {}), "logprobs": logprobs, "finish_reason": finish}
+        choice = {"index": self.index, **(answer or {}), "logprobs": logprobs, "finish_reason": finish}
         kind = kind if self._is_chat else "text_completion"
         return {**self._head, "object": kind, "choices": [choice] if answer is not None else []}
 
@@ -147,7 +143,7 @@ class ChatFormatter(Formatter):
     def _totals(self) -> tuple[int, int, int, int]:
         """The counts of all choices so far, each prompt once, and the tokens of thoughts among them."""
         n_prompt, n_cached, n_text = self.counts
-        is_first = not self.wanted.index % self.wanted.n
+        is_first = not self.index % self.n
         new = is_first * n_prompt, is_first * n_cached, n_text, self.n_reasoning
         prompts, cached, texts, thoughts = map(sum, zip(self._before, new, strict=True))
         return prompts, cached, texts, thoughts
@@ -155,7 +151,7 @@ class ChatFormatter(Formatter):
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text, n_reasoning = self._totals
         details: Json = {"completion_tokens_details": {"reasoning_tokens": n_reasoning}}
-        return (details if self.wanted.format.has_thoughts else {}) | {
+        return (details if self.format.has_thoughts else {}) | {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_text,
             "total_tokens": n_prompt + n_text,
@@ -174,10 +170,10 @@ def settings_of(config: GenerationConfig) -> Json:
 class LlamaFormatter(Formatter):
     """See Formatter. Each event has what a step adds, the last one all of whole() but the text."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        assert isinstance(self.wanted.body, LlamaBody)
-        self._body = self.wanted.body
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.body, LlamaBody)
+        self._body = self.body
         self._logprobs = LogprobsFormatter(self.model, chat=True, no_bytes=[])
         self._n_tokens, self._has_line = 0, False
 
@@ -190,7 +186,7 @@ class LlamaFormatter(Formatter):
         events = [event for step in steps for _, event in self.push(step)]
         tokens = [token for event in events for token in event["tokens"]] if self._body.return_tokens else []
         probabilities = [one for event in events for one in event.get("completion_probabilities", ())]
-        more: Json = {"completion_probabilities": probabilities} if self.wanted.config.n_logprobs else {}
+        more: Json = {"completion_probabilities": probabilities} if self.text.config.n_logprobs else {}
         return self._last("".join(event["content"] for event in events), tokens, more)
 
     def push(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -209,7 +205,7 @@ class LlamaFormatter(Formatter):
 
     def _head(self, text: str, tokens: Sequence[int]) -> Json:
         return {
-            "index": self.wanted.index, "content": text, "tokens": tokens, "id_slot": self.text.slot,
+            "index": self.index, "content": text, "tokens": tokens, "id_slot": self.text.slot,
             "tokens_predicted": self._n_tokens, "tokens_evaluated": len(self.text.prompt),
         }  # fmt: skip
 
@@ -218,12 +214,12 @@ class LlamaFormatter(Formatter):
         return self._head(text, tokens) | {
             "stop": True,
             "model": self.model_name,
-            "generation_settings": settings_of(self.wanted.config),
+            "generation_settings": settings_of(self.text.config),
             "prompt": self.model.spelling(prompt).decode("utf-8", "replace"),
             "has_new_line": self._has_line,
             "truncated": stop == CONTEXT_FULL,
             "stop_type": _STOPS.get(stop, "none"),
-            "stopping_word": self.text.stopped_by or "",
+            "stopping_word": self.text.metrics.stopped_by or "",
             "tokens_cached": len(prompt) + max(0, self._n_tokens - 1),  # in the KV cache; the last token is not
             "timings": self.timings(),
             **more,

@@ -4,12 +4,11 @@ import errno
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,15 +27,15 @@ from duo.remote.messages import sendable
 from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, LlamaBody, PropsBody, SlotBody, TokenizeBody
 from duo.server.chat_formatter import ChatFormatter, LlamaFormatter, settings_of
 from duo.server.formatter import Formatter
-from duo.server.generation_request import GenerationRequest, drafting_of
-from duo.server.generation_service import GenerationService
+from duo.server.generation_request import formatters_of
+from duo.server.generation_service import GenerationService, respond
 from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
 from duo.server.requests import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, RequestWork, json_response
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-Work = Callable[[Any, Engine], Response | GenerationRequest]  # what a body asks for
+Work = Callable[[Any, Engine], Response]  # the answer to a body
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9_. -]{0,200}")  # in one folder
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # nothing more can be written
 # Paths of llama-server that are not served, and what to use instead, in the words of duo/cli/llama_flags.txt
@@ -54,13 +53,6 @@ _REFUSED = {
     "/cors-proxy": "duo lead fetches no pages: let the client do it",
 }  # fmt: skip
 SCHEDULE_HEADER = "X-Duo-Schedule"
-FORMATTERS: dict[type, type[Formatter]] = {
-    ChatBody: ChatFormatter,
-    CompletionBody: ChatFormatter,
-    LlamaBody: LlamaFormatter,
-    ResponsesBody: ResponsesFormatter,
-    MessagesBody: MessagesFormatter,
-}
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,6 @@ class Endpoints:
 
     def routes(self) -> list[BaseRoute]:
         """Their paths, as in llama-server."""
-        wanted = partial(GenerationRequest.of, defaults=self.defaults, random_seed=self.random_seed)
         get: dict[str, Endpoint] = {
             "/health /v1/health": self._health,
             "/models /v1/models /v1/models/{name:path}": self._models,
@@ -88,12 +79,12 @@ class Endpoints:
             "/metrics": self._metrics,
             ROUTE: _upgrade,
         }
-        post: dict[str, tuple[Any, Work]] = {
-            "/chat/completions /v1/chat/completions": (ChatBody, wanted),
-            "/completions /v1/completions": (CompletionBody, wanted),
-            "/completion": (LlamaBody, wanted),
-            "/responses /v1/responses": (ResponsesBody, wanted),
-            "/v1/messages": (MessagesBody, wanted),
+        post: dict[str, tuple[Any, Work | type[Formatter]]] = {
+            "/chat/completions /v1/chat/completions": (ChatBody, ChatFormatter),
+            "/completions /v1/completions": (CompletionBody, ChatFormatter),
+            "/completion": (LlamaBody, LlamaFormatter),
+            "/responses /v1/responses": (ResponsesBody, ResponsesFormatter),
+            "/v1/messages": (MessagesBody, MessagesFormatter),
             "/chat/completions/input_tokens /v1/chat/completions/input_tokens": (ChatBody, count_tokens),
             "/responses/input_tokens /v1/responses/input_tokens": (ResponsesBody, count_tokens),
             "/v1/messages/count_tokens": (MessagesBody, count_tokens),
@@ -113,8 +104,8 @@ class Endpoints:
 
     async def _health(self, _: Request) -> Response:
         engine = self.service.engine
-        if engine.fault is not None:
-            raise ApiError(500, f"internal error in the last generation: {engine.fault}")
+        if engine.scheduler.fault is not None:
+            raise ApiError(500, f"internal error in the last generation: {engine.scheduler.fault}")
         return json_response({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
@@ -232,25 +223,28 @@ class Endpoints:
         found = {"id_slot": place, "filename": body.filename, **dict(zip(names, (n, size), strict=True))}
         return json_response(found | {"timings": timings})
 
-    async def _answer(self, kind: type[msgspec.Struct], work: Work, request: Request) -> Response:
-        """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
+    async def _answer(self, kind: Any, work: Work | type[Formatter], request: Request) -> Response:
+        """The response to a POST: texts, or what `work` makes of its body; a header has what the client should know."""
         if kind is MessagesBody:
             request.scope[ERROR_BODY] = messages_error
-        engine = self.service.engine
+        engine, name = self.service.engine, self.service.model_name
         body, is_slow = await self.work.parse_request(request, kind)
-        made = await self.work.run(lambda: work(body, engine), is_slow=is_slow)
-        model = getattr(body, "model", None)
+        choices, ignored = list[Formatter](), list[str]()
+        if isinstance(work, type):
+            asked = partial(formatters_of, work, body, engine, self.defaults, name, random_seed=self.random_seed)
+            schedule = request.headers.get(SCHEDULE_HEADER)
+            choices, ignored = await self.work.run(partial(asked, schedule=schedule), is_slow=is_slow)
+        else:
+            response = await self.work.run(lambda: work(body, engine), is_slow=is_slow)
         notes = [request.scope[WARNING]]
-        if isinstance(made, GenerationRequest):
-            if (schedule := request.headers.get(SCHEDULE_HEADER)) is not None:
-                made = replace(made, drafting=drafting_of(made.options, schedule))
-            notes += [f"ignored: {', '.join(made.ignored)[:200]!a}"] if made.ignored else []
-        is_known = model in (None, "", "default", self.service.model_name)
+        notes += [f"ignored: {', '.join(ignored)[:200]!a}"] if ignored else []
+        model = getattr(body, "model", None)
         # This one answers, as in llama-server. Clients of the Messages API name Anthropic's models.
-        if not is_known and not (kind is MessagesBody and str(model).startswith("claude")):
-            notes.append(f"unknown model {str(model)[:100]!a}: {self.service.model_name!a} answers")
+        is_known = model in (None, "", "default", name) or (kind is MessagesBody and str(model).startswith("claude"))
+        notes += [f"unknown model {str(model)[:100]!a}: {name!a} answers"] if not is_known else []
         request.scope[WARNING] = "; ".join(filter(None, notes))
-        response = await self.service.respond(request, made) if isinstance(made, GenerationRequest) else made
+        if choices:
+            response = await respond(self.service, request, choices)
         if warning := "; ".join(filter(None, (request.scope[WARNING], request.scope.get(NO_EFFECT)))):
             response.headers[WARNING_HEADER] = warning
         return response

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from itertools import count
 
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from duo.chat.conversation import Json
 from duo.engine.recorder import SHARED, TRANSLATED, Totals
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
 from duo.engine.statistics import Event
 from duo.errors import BusyError, ClosedError
 from duo.http.listener import MAX_CONNECTIONS
@@ -41,11 +41,11 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
                 "name": sendable((slot.draft_name or "").removesuffix(".gguf")),
                 "vocabulary": SHARED if slot.translation is None else TRANSLATED,
             }
-    running = service.loaded.running if service.loaded is not None else None
+    running = service.loaded.scheduler.running() if service.loaded is not None else []
     waiting = [
-        {"id": number, "prompt_tokens": len(text.prompt), "pauses": text.n_pauses}
-        for text, number in service.unfinished.copy().items()
-        if text is not running
+        {"id": text.number, "prompt_tokens": len(text.prompt), "pauses": text.n_pauses}
+        for text in service.unfinished
+        if text not in running
     ]
     backs = [
         {
@@ -81,12 +81,12 @@ def schedule_state(policy: Policy) -> Json:
 class TextReader:
     """Reads the metrics of a text while its threads append to them. A reading costs no more as the text gets longer."""
 
-    def __init__(self, number: int, request: TextRequest, started_s: float, *, has_ended: bool = False) -> None:
+    def __init__(self, request: Request, started_s: float, *, has_ended: bool = False) -> None:
         """The times of events are since `started_s`. Operations that ended before now are not read.
 
         If the text `has_ended` before, those of its last seconds are, and not its beginning.
         """
-        self._request, self._number = request, number
+        self._request = request
         self._has_begun = has_ended
         ended_s = max((record.end for record in request.metrics.events[-1:]), default=0.0) - _LAST_S
         self._started_s, self._since_s = started_s, ended_s if has_ended else time.perf_counter()
@@ -135,7 +135,7 @@ class TextReader:
             )
 
     def _event(self, name: str, **fields: object) -> bytes:
-        return event({"id": self._number, **fields}, name)
+        return event({"id": self._request.number, **fields}, name)
 
     def _ms(self, time_s: float) -> float:
         return int(1e6 * (time_s - self._started_s)) / 1000  # round() takes several times as long
@@ -151,22 +151,22 @@ class LiveEvents:
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None  # the server's, once there was a subscriber
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: HttpRequest) -> Response:
         """Send events until the client disconnects. Raises BusyError."""
-        service, readers = self._service, dict[TextRequest, TextReader]()
+        service, readers = self._service, dict[Request, TextReader]()
         if service.stopped.is_set():
             raise BusyError(STOPPING)
         if len(service.watchers) >= MAX_SUBSCRIBERS:
             raise BusyError(f"{MAX_SUBSCRIBERS} clients are receiving events: try again later")
         self._loop = asyncio.get_running_loop()
 
-        def add(number: int, text: TextRequest) -> None:
-            readers[text] = TextReader(number, text, self._started_s)
+        def add(text: Request) -> None:
+            readers[text] = TextReader(text, self._started_s)
             if len(readers) > MAX_TEXTS:
                 del readers[next(iter(readers))]
 
-        for text, number in service.unfinished.copy().items():
-            add(number, text)
+        for text in service.unfinished:
+            add(text)
         pieces = self._poll(readers)
         if request.method == "HEAD":
             await pieces.aclose()
@@ -179,18 +179,18 @@ class LiveEvents:
             with suppress(RuntimeError):  # the server has stopped
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
-    async def _poll(self, readers: dict[TextRequest, TextReader]) -> AsyncGenerator[bytes, None]:
+    async def _poll(self, readers: dict[Request, TextReader]) -> AsyncGenerator[bytes, None]:
         """The events of one subscriber; forgets texts that have ended."""
         service = self._service
         with suppress(BusyError, ClosedError):  # stop(), or the engine was closed
             last = None if readers else service.last
-            policy = last[1].metrics.policy if last is not None else None
+            policy = last.metrics.policy if last is not None else None
             if policy is not None:
                 self._schedule = schedule_state(policy)
             state = lead_state(service, self._schedule)
             yield event(state, "state")
             if last is not None:
-                for data in TextReader(*last, self._started_s, has_ended=True).read(policy, has_ended=False):
+                for data in TextReader(last, self._started_s, has_ended=True).read(policy, has_ended=False):
                     yield data
             for n in count(1):
                 with suppress(asyncio.TimeoutError):

@@ -1,20 +1,21 @@
-"""Formatter: a text as the JSON of an API, whole or as the events of a stream."""
+"""Formatter: a text as the JSON of an API, whole or as the events of a stream; and the logprobs of its tokens."""
 
 import codecs
 import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from duo.chat.conversation import Json
-from duo.chat.parser import AnswerParser, Part
+from duo.chat.conversation import Conversation, Json
+from duo.chat.parser import AnswerFormat, AnswerParser, Part
 from duo.engine.recorder import Totals
-from duo.engine.request import AS_USUAL, TextRequest
-from duo.engine.text import CONTEXT_FULL, LIMIT
+from duo.engine.request import AS_USUAL, Request
+from duo.engine.statistics import CONTEXT_FULL, LIMIT
 from duo.errors import ApiError
 from duo.llama.model import Model
-from duo.server.generation_request import GenerationRequest
+from duo.server.api import TextBody
 from duo.server.requests import openai_error
 from duo.speculation.types import Step, TokenLogprobs
 
@@ -22,18 +23,42 @@ _MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot expr
 Event = tuple[str, Json]  # the name of a server-sent event, or an empty one, and its data
 
 
+class Body(Protocol):
+    """The body of a request for a text, of any API."""
+
+    @property
+    def stream(self) -> bool | None: ...  # noqa: D102
+
+    def options(self) -> TextBody:
+        """How the text is written."""
+
+    def conversation(self) -> Conversation:
+        """What it asks to continue; empty: a prompt. Raises ApiError."""
+
+
+@dataclass(eq=False)
 class Formatter:
-    """Formats one text, as whole() or as what begin(), push() and end() yield."""
+    """Formats one text, as whole() or as what begin(), push() and end() yield: a choice of an answer."""
+
+    text: Request
+    body: Body
+    options: TextBody
+    format: AnswerFormat  # what the text may have besides content
+    model: Model
+    model_name: str
+    prompt: str | None  # as it was sent; None: as tokens
+    index: int  # of this choice
+    n: int  # choices for each prompt
+    n_choices: int  # of the answer
 
     last = b""  # what ends a stream
 
-    def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
-        self.wanted, self.text, self.model, self.model_name = wanted, text, model, model_name
-        self.parser = AnswerParser(wanted.format)
+    def __post_init__(self) -> None:
+        self.parser = AnswerParser(self.format)
         self._starts: list[int] = []  # of each token of an answer that may have a thought: the characters before it
         self._n_characters = 0
         self._thought = (0, 0)  # its first character, and the one after its last
-        self._progress = Totals(text.metrics)
+        self._progress = Totals(self.text.metrics)
 
     def follow(self, other: "Formatter") -> None:
         """Format the next choice of the same answer, after that of `other`."""
@@ -81,7 +106,7 @@ class Formatter:
         return found
 
     def _count(self, step: Step) -> None:
-        for piece in step.pieces if self.wanted.format.has_thoughts else ():
+        for piece in step.pieces if self.format.has_thoughts else ():
             self._starts.append(self._n_characters)
             self._n_characters += len(piece.decode("utf-8", "replace"))
 
@@ -106,7 +131,7 @@ class Formatter:
     @property
     def used(self) -> Json:
         """What was used to draft, for a request that says how."""
-        if self.wanted.drafting == AS_USUAL:
+        if self.text.drafting == AS_USUAL:
             return {}
         found = self.text.metrics.statistics()
         names = {"draft": found.draft, "lookup": found.lookup}

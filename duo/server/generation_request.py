@@ -1,43 +1,31 @@
-"""GenerationRequest: what a client asks for, made from the body of its request."""
+"""What a client asks for: the requests for texts of the body of its request, of any API."""
 
 import math
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import msgspec
 
-from duo.chat.conversation import Conversation, Json
+from duo.chat.conversation import Json
 from duo.chat.parser import AnswerFormat
 from duo.chat.prompt import ChatPrompt, check_text, too_long
 from duo.config import SAMPLERS, SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import AS_USUAL, Drafting
+from duo.engine.request import Drafting, Request
 from duo.errors import ApiError, PromptError
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.api import MAX_BIASED, MAX_CHOICES, MAX_TOKENS, CompletionBody, DuoOptions, LogitBias, TextBody, given
+from duo.server.formatter import Body, Formatter
 
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
 _ID = re.compile(r"[+-]?[0-9]+")
 _UNSUPPORTED = {"functions": ": send tools", "suffix": ""}  # with what to do instead
 _MAX_SCORED = 2**22  # logprobs of the tokens of prompts in one answer
-
-
-class Body(Protocol):
-    """The body of a request for a text, of any API."""
-
-    @property
-    def stream(self) -> bool | None: ...  # noqa: D102
-
-    def options(self) -> TextBody:
-        """How the text is written."""
-
-    def conversation(self) -> Conversation:
-        """What it asks to continue; empty: a prompt. Raises ApiError."""
 
 
 class GivenPrompt(NamedTuple):
@@ -47,66 +35,69 @@ class GivenPrompt(NamedTuple):
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """What a client asks for: a choice, which is the first of choices()."""
+def formatters_of(
+    kind: type[Formatter],
+    body: Body,
+    engine: Engine,
+    defaults: GenerationConfig,
+    model_name: str,
+    *,
+    random_seed: bool,
+    schedule: str | None = None,
+) -> tuple[list[Formatter], list[str]]:
+    """What a body asks for: each choice, a request and how it is formatted, and what is not supported.
 
-    body: Body
-    options: TextBody
-    prompts: Sequence[GivenPrompt]
-    config: GenerationConfig
-    format: AnswerFormat  # what the text may have besides content
-    drafting: Drafting = AS_USUAL
-    ignored: Sequence[str] = ()  # what was asked for and is not supported
-    n: int = 1  # choices for each prompt
-    index: int = 0  # of this choice
-
-    @property
-    def prompt(self) -> GivenPrompt:
-        """That of this choice."""
-        return self.prompts[self.index // self.n]
-
-    @property
-    def scores(self) -> bool:
-        """Whether the answer has logprobs of the prompt."""
-        return bool(self.options.echo) and self.config.n_logprobs is not None
-
-    def choices(self) -> "list[GenerationRequest]":
-        """All choices, whose seeds count up for each prompt, as in llama-server."""
-        sampling = self.config.sampling
-        seeds = [replace(sampling, seed=(sampling.seed + i) % 2**64) for i in range(self.n)]
-        configs = [replace(self.config, sampling=each) for each in seeds] * len(self.prompts)
-        return [replace(self, index=i, config=config) for i, config in enumerate(configs)]
-
-    @classmethod
-    def of(cls, body: Body, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> "GenerationRequest":
-        """What the body asks for. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError, BusyError."""
-        conversation, options = body.conversation(), body.options()
-        if isinstance(body, CompletionBody):
-            chat, prompts = ChatPrompt(""), _prompts(body.prompt, engine)
-        else:
-            chat = ChatPrompt.of(conversation, engine)
-            prompts = [GivenPrompt(engine.tokenize(chat.text))]
-        n = _check(options, prompts, engine.slot)
-        grammar = _grammar(options, chat) or defaults.grammar
-        if chat.is_begun and grammar is not None and (chat.calls is None or options.form()[1] is not None):
-            raise ApiError(400, "an answer that is begun cannot have a grammar or a schema: send one of them")
-        thinks = chat.thinks if grammar is None or chat.calls is not None else None  # others have no room for a thought
-        seed = (-1 if random_seed else defaults.sampling.seed) if options.seed is None else options.seed
-        values = _options(options, defaults, engine) | {
-            "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
-            "grammar": grammar,
-            "logprobs": (n_logprobs := options.n_logprobs()),
-        }
-        n_tokens = n * sum(len(prompt.tokens) for prompt in prompts)
-        if options.echo and n_logprobs is not None and n_tokens * (1 + n_logprobs) > _MAX_SCORED:
-            raise ApiError(400, f"echo: {n_tokens} tokens with logprobs in one answer are too many: send fewer prompts")
-        form = AnswerFormat(thinks, chat.calls is not None, chat.thought, conversation.shows_tags)
-        config, drafting = with_values(defaults, values), drafting_of(options)
-        return cls(body, options, prompts, config, form, drafting, conversation.ignored, n)
+    `schedule`: of the header. Blocks for a JSON schema. Raises ApiError, PromptError, UsageError or BusyError.
+    """
+    conversation, options = body.conversation(), body.options()
+    if isinstance(body, CompletionBody):
+        chat, prompts = ChatPrompt(""), _prompts(body.prompt, engine)
+    else:
+        chat = ChatPrompt.of(conversation, engine)
+        prompts = [GivenPrompt(engine.tokenize(chat.text))]
+    n = _check(options, prompts, engine.slot)
+    config = _config(options, chat, defaults, engine, random_seed=random_seed)
+    n_tokens = n * sum(len(prompt.tokens) for prompt in prompts)
+    scores = bool(options.echo) and config.n_logprobs is not None
+    if scores and n_tokens * (1 + (config.n_logprobs or 0)) > _MAX_SCORED:
+        raise ApiError(400, f"echo: {n_tokens} tokens with logprobs in one answer are too many: send fewer prompts")
+    # Others have no room for a thought.
+    thinks = chat.thinks if config.grammar is None or chat.calls is not None else None
+    form = AnswerFormat(thinks, chat.calls is not None, chat.thought, conversation.shows_tags)
+    drafting, reuses = _drafting(options, schedule), options.cache_prompt is not False
+    slot = options.id_slot if options.id_slot is not None else -1
+    # The seeds count up for each prompt, as in llama-server.
+    seeds = [replace(config.sampling, seed=(config.sampling.seed + i) % 2**64) for i in range(n)]
+    choices = [(prompt, replace(config, sampling=sampling)) for prompt in prompts for sampling in seeds]
+    found = [
+        kind(
+            Request(
+                prompt.tokens, config, drafting=drafting, reuses=reuses, slot=slot, scored=[] if scores else None
+            ),
+            body, options, form, engine.slot.target, model_name, prompt.text, i, n, len(choices),
+        )
+        for i, (prompt, config) in enumerate(choices)
+    ]  # fmt: skip
+    return found, conversation.ignored
 
 
-def drafting_of(body: TextBody, schedule: str | None = None) -> Drafting:
+def _config(
+    options: TextBody, chat: ChatPrompt, defaults: GenerationConfig, engine: Engine, *, random_seed: bool
+) -> GenerationConfig:
+    """How the texts are written."""
+    grammar = _grammar(options, chat) or defaults.grammar
+    if chat.is_begun and grammar is not None and (chat.calls is None or options.form()[1] is not None):
+        raise ApiError(400, "an answer that is begun cannot have a grammar or a schema: send one of them")
+    seed = (-1 if random_seed else defaults.sampling.seed) if options.seed is None else options.seed
+    values = _options(options, defaults, engine) | {
+        "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
+        "grammar": grammar,
+        "logprobs": options.n_logprobs(),
+    }
+    return with_values(defaults, values)
+
+
+def _drafting(body: TextBody, schedule: str | None) -> Drafting:
     """How a text is drafted; `schedule`: of the header. Raises ApiError."""
     asked = body.duo if isinstance(body.duo, DuoOptions) else DuoOptions()
     name = asked.schedule or schedule

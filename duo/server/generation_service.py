@@ -3,18 +3,16 @@
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Mapping
-from itertools import count
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Sequence
 
 import anyio
 import msgspec
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from duo.chat.conversation import Json
 from duo.engine.engine import Engine
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
 from duo.engine.stream import AsyncSteps
 from duo.errors import ApiError, BusyError
 from duo.http.guard import CLIENT
@@ -22,44 +20,42 @@ from duo.http.listener import MAX_CONNECTIONS
 from duo.remote.drafts import RemoteDrafts
 from duo.remote.messages import sendable
 from duo.server.formatter import Event, Formatter
-from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
 from duo.server.requests import STOPPING, json_response
 from duo.speculation.types import Step
 
 
 class GenerationService:
-    """The generations that clients have requested, once there is an engine."""
+    """The texts that clients have requested, once there is an engine."""
 
     def __init__(
         self,
         drafts: RemoteDrafts,
         n_queue: int,
         alias: str | None,
-        formatters: Mapping[type, type[Formatter]],
         on_step: Callable[[Step], None],
-        on_text: Callable[[TextRequest], None],
+        on_text: Callable[[Request], None],
     ) -> None:
-        """`n_queue`: most requests that wait. `alias`: the model's name for clients; None: the file's.
-
-        `formatters`: of the answers to each kind of body.
-        """
-        self._formatters = formatters
+        """`n_queue`: most requests that wait. `alias`: the model's name for clients; None: the file's."""
         self.drafts = drafts
         self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
         self.stopped = threading.Event()
         self.n_queue = min(n_queue, MAX_CONNECTIONS // 2)  # others, such as /health, need connections, too
-        self.watchers: list[Callable[[int, TextRequest], None]] = []  # called with each text and its number
+        self.watchers: list[Callable[[Request], None]] = []  # called with each text
         self._alias, self._on_step, self._on_text = alias, on_step, on_text
         self.loaded: Engine | None = None  # the engine, also after stop()
-        self.unfinished: dict[TextRequest, int] = {}  # texts in the order of their requests, and their numbers
-        self.last: tuple[int, TextRequest] | None = None  # the last text that has ended, if it had begun
-        self._numbers = count(1)
+        self._unfinished: dict[Request, None] = {}  # in the order of their requests
+        self.last: Request | None = None  # the last text that has ended, if it had begun
 
     @property
     def n_texts(self) -> int:
         """Number of texts that are being generated or wait in the queue."""
-        return self.loaded.n_texts if self.loaded is not None else 0
+        return len(self.loaded.scheduler.requests) if self.loaded is not None else 0
+
+    @property
+    def unfinished(self) -> list[Request]:
+        """The texts of clients that have not ended, in the order of their requests."""
+        return list(self._unfinished)
 
     @property
     def engine(self) -> Engine:
@@ -77,46 +73,27 @@ class GenerationService:
         """End all texts and reject further requests. From any thread."""
         self.stopped.set()
         if self.loaded is not None:
-            self.loaded.fail(BusyError(STOPPING), self.unfinished)
+            self.loaded.scheduler.fail(BusyError(STOPPING), self.unfinished)
 
-    async def respond(self, request: Request, wanted: GenerationRequest) -> Response:
-        """Generate a text. Raises ApiError or DuoError before the response has begun."""
-        engine = self.engine
-        client = request.scope.get(CLIENT)
-        if engine.n_texts > self.n_queue:
-            self._make_room(engine, client)
-        choices = _Choices(self, wanted, client)
+    def make_room(self, client: Hashable) -> None:
+        """If the queue is full, end the last text that waits of the client that has most there.
 
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            choices.cancel()
-
-        watching = asyncio.create_task(watch())
-        try:
-            if not wanted.body.stream:
-                return await choices.whole()
-            first = await _collect(choices.steps, only_first=True)
-        except BaseException:
-            choices.cancel()
-            raise
-        finally:
-            watching.cancel()
-        return EventStream(choices.stream(first), choices.cancel)
-
-    def _make_room(self, engine: Engine, client: Hashable) -> None:
-        """End the last text that waits of the client that has most. Raises BusyError if none has more than this one."""
-        waiting = [text for text in list(self.unfinished) if not text.began]
+        Raises BusyError if none has more than `client`, or there is no engine.
+        """
+        scheduler = self.engine.scheduler
+        if len(scheduler.requests) <= self.n_queue:
+            return
+        waiting = [text for text in self.unfinished if not text.began]
         counts = Counter(text.client for text in waiting)
         error = BusyError(f"the queue is full ({self.n_queue} requests): try again later")
         most, n = max(counts.items(), key=lambda item: item[1], default=(client, 0))
         if n <= counts[client] + 1:
             raise error
-        engine.fail(error, [text for text in waiting if text.client == most][-1:])
+        scheduler.fail(error, [text for text in waiting if text.client == most][-1:])
 
-    def begin(self, wanted: GenerationRequest, client: Hashable) -> tuple[TextRequest, AsyncSteps, Formatter]:
-        """Put a text of a client into the queue. Raises DuoError."""
-        engine, steps = self.engine, AsyncSteps()
+    def begin(self, text: Request) -> AsyncSteps:
+        """Put a text into the queue: its steps. Raises DuoError."""
+        steps = AsyncSteps()
 
         def put(step: Step) -> None:
             steps.put(step)
@@ -124,60 +101,88 @@ class GenerationService:
 
         def end(error: BaseException | None) -> None:
             try:
-                # A request that was cancelled in the queue does not count.
-                if text.metrics.n_prompt:
-                    self.last = number, text
-                if text.metrics.n_prompt or not isinstance(error, BusyError | None):
-                    waited_s = max(0.0, text.began - text.metrics.started) if text.began else 0.0
-                    self.metrics.add(text.metrics, text.n_cached, text.n_pauses, waited_s)
-                    self._on_text(text)
+                self._count(text, error)
             finally:
-                self.unfinished.pop(text, None)
+                self._unfinished.pop(text, None)
                 steps.end(error)
 
-        slot = wanted.options.id_slot
-        text = TextRequest(
-            wanted.prompt.tokens, wanted.config, put, scored=[] if wanted.scores else None, drafting=wanted.drafting,
-            reuses=wanted.options.cache_prompt is not False, client=client, slot=slot if slot is not None else -1,
-        )  # fmt: skip
-        number = self.unfinished[text] = next(self._numbers)
+        text.put, text.end, text.metrics.started = put, end, text.metrics.clock.now()
+        self._unfinished[text] = None
         try:
-            engine.submit(text, end)
+            self.engine.scheduler.submit(text)
         except BaseException:
-            self.unfinished.pop(text, None)
+            self._unfinished.pop(text, None)
             raise
         for watcher in self.watchers:
-            watcher(number, text)
-        return text, steps, self._formatters[type(wanted.body)](wanted, text, engine.slot.target, self.model_name)
+            watcher(text)
+        return steps
+
+    def _count(self, text: Request, error: BaseException | None) -> None:
+        """A text has ended. One that was cancelled in the queue does not count."""
+        metrics = text.metrics
+        if metrics.n_prompt:
+            self.last = text
+        if metrics.n_prompt or not isinstance(error, BusyError | None):
+            waited_s = max(0.0, text.began - metrics.started) if text.began else 0.0
+            self.metrics.add(metrics, text.n_cached, text.n_pauses, waited_s)
+            self._on_text(text)
 
 
-class _Choices:
-    """The choices of a request, written one after the other: each waits for its turn behind other clients' texts."""
+async def respond(service: GenerationService, request: HttpRequest, choices: Sequence[Formatter]) -> Response:
+    """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
+    client = request.scope.get(CLIENT)
+    service.make_room(client)
+    answer = _Answer(service, choices, client)
 
-    def __init__(self, service: GenerationService, wanted: GenerationRequest, client: Hashable) -> None:
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        answer.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        if not choices[0].body.stream:
+            return await answer.whole()
+        first = await _collect(answer.steps, only_first=True)
+    except BaseException:
+        answer.cancel()
+        raise
+    finally:
+        watching.cancel()
+    return EventStream(answer.stream(first), answer.cancel)
+
+
+class _Answer:
+    """The choices of an answer, written one after the other: each waits for its turn behind other clients' texts."""
+
+    def __init__(self, service: GenerationService, choices: Sequence[Formatter], client: Hashable) -> None:
         """Puts the first one into the queue. Raises DuoError."""
-        first, *rest = wanted.choices()
-        self._service, self._rest, self._engine = service, deque(rest), service.engine
-        self._client = client
-        self._text, self.steps, self._formatter = service.begin(first, client)
+        self._scheduler, self._begin, self._client = service.engine.scheduler, service.begin, client
+        self._formatter, *rest = choices
+        self._rest = deque(rest)
+        self.steps = self._steps()
+
+    def _steps(self) -> AsyncSteps:
+        self._formatter.text.client = self._client
+        return self._begin(self._formatter.text)
 
     def _begin_next(self) -> bool:
         """Put the next one into the queue, if there is one. Raises DuoError."""
         if not self._rest:
             return False
-        before = self._formatter
-        self._text, self.steps, self._formatter = self._service.begin(self._rest.popleft(), self._client)
+        before, self._formatter = self._formatter, self._rest.popleft()
         self._formatter.follow(before)
+        self.steps = self._steps()
         return True
 
     def cancel(self) -> None:
         """End all of them."""
         self._rest.clear()
-        self._engine.cancel(self._text)
+        self._scheduler.cancel(self._formatter.text)
 
     async def whole(self) -> Response:
         """The response. Raises ApiError."""
-        documents, more = list[Json](), True
+        documents, more = list[dict[str, object]](), True
         while more:
             found = await _collect(self.steps, only_first=False)
             # There may be much to format.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -13,13 +13,13 @@ from starlette.types import ASGIApp, Scope
 
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
 from duo.errors import UsageError
 from duo.http.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.http.listener import DEFAULT_LIMITS, Limits, Listener
 from duo.remote.connection import Admission, draft_route
 from duo.remote.drafts import RemoteDrafts
-from duo.server.endpoints import FORMATTERS, Endpoints
+from duo.server.endpoints import Endpoints
 from duo.server.events import LiveEvents
 from duo.server.generation_service import GenerationService
 from duo.server.requests import HANDLERS, WARNING_HEADER, RequestWork
@@ -62,7 +62,7 @@ class Lead:
         slots: bool = True,
         props: bool = False,
         on_step: Callable[[Step], None] = lambda _: None,
-        on_text: Callable[[TextRequest], None] = lambda _: None,
+        on_text: Callable[[Request], None] = lambda _: None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         """Serve `engine`, or none until load(). Port 0: any free port.
@@ -89,7 +89,7 @@ class Lead:
         self.takes_drafts = bool(back_token or not api_keys)
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
-        self._service = GenerationService(self.drafts, n_queue, alias, FORMATTERS, on_step, on_text)
+        self._service = GenerationService(self.drafts, n_queue, alias, on_step, on_text)
         self._events = LiveEvents(self._service)
         admission = Admission(back_token if self.takes_drafts else None, hello_s=limits.hello_s)
         defaults = defaults or GenerationConfig()
@@ -157,7 +157,7 @@ def page_routes() -> list[BaseRoute]:
     """index.html at /, the other files at /page/NAME."""
     files = _Files(directory=ASSETS)
 
-    async def index(request: Request) -> Response:
+    async def index(request: HttpRequest) -> Response:
         return await files.get_response("index.html", request.scope)
 
     return [Route("/", index), Mount("/page", files)]

@@ -16,7 +16,7 @@ from duo.chat.conversation import (
     text_of,
 )
 from duo.chat.parser import Part
-from duo.engine.text import STOP_STRING
+from duo.engine.statistics import STOP_STRING
 from duo.errors import ApiError
 from duo.server.api import SharedFields, StopString, TextBody
 from duo.server.formatter import Event, Formatter
@@ -190,19 +190,22 @@ class MessagesFormatter(Formatter):
 
     def _message(self, content: list[Json]) -> Json:
         head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
-        return {**head, "model": self.wanted.options.model or self.model_name, "content": content}
+        return {**head, "model": self.options.model or self.model_name, "content": content}
 
     def _ending(self) -> Json:
         """Why the text has ended."""
         stop = self.text.metrics.stop
         reason = "max_tokens" if self.is_cut else "stop_sequence" if stop == STOP_STRING else "end_turn"
         reason = "tool_use" if self._n_calls and not self.is_cut else reason
-        return {"stop_reason": reason, "stop_sequence": self.text.stopped_by if reason == "stop_sequence" else None}
+        return {
+            "stop_reason": reason,
+            "stop_sequence": self.text.metrics.stopped_by if reason == "stop_sequence" else None,
+        }
 
     def _usage(self) -> Json:
         n_prompt, n_cached, n_text = self.counts
         cached: dict[str, Any] = {"cache_read_input_tokens": n_cached, "cache_creation_input_tokens": 0}
-        if self.wanted.format.has_thoughts:
+        if self.format.has_thoughts:
             cached["output_tokens_details"] = {"thinking_tokens": self.n_reasoning}
         return {"input_tokens": n_prompt - n_cached, "output_tokens": n_text, **cached}
 

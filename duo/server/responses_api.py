@@ -127,8 +127,8 @@ def _add(found: Conversation, item: _InputItem, thoughts: str) -> None:
 class ResponsesFormatter(Formatter):
     """See Formatter. An item of the output is open while it is written."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
         self._numbers = count()
         self._output: list[Json] = []
@@ -236,7 +236,7 @@ class ResponsesFormatter(Formatter):
         self._kind = ""
 
     def _response(self, status: str) -> Json:
-        body = self.wanted.body
+        body = self.body
         assert isinstance(body, ResponsesBody)
         n_prompt, n_cached, n_text = self.counts
         usage = {
@@ -246,7 +246,7 @@ class ResponsesFormatter(Formatter):
             "output_tokens_details": {"reasoning_tokens": self.n_reasoning},
             "total_tokens": n_prompt + n_text,
         }
-        sampling, choice = self.wanted.config.sampling, body.tool_choice
+        sampling, choice = self.text.config.sampling, body.tool_choice
         named = {"type": "function", "name": choice.name} if isinstance(choice, NamedTool) else None
         return {
             "id": self._id,

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
 from duo.llama.chat_template import ChatTemplate
 from duo.server.lead_server import Lead
 from tests.chat_templates import HERMES
@@ -66,9 +66,9 @@ def main() -> None:
         folder.mkdir()
         (Path(home) / "config.toml").write_text(CONFIG.format(url=lead.url), encoding="utf-8")
 
-        def write_next(request: TextRequest, others_wait: object = None) -> bool:
+        def write_next(request: Request) -> bool:
             slot.text = answer(slot.target.spelling(request.prompt).decode("utf-8", "replace"), folder)
-            return write(request, others_wait)
+            return write(request)
 
         slot.write = write_next  # type: ignore[method-assign]
         own = {"HOME": home, "CODEX_HOME": home, "ANTHROPIC_BASE_URL": lead.url, "ANTHROPIC_API_KEY": "none"}

@@ -21,8 +21,9 @@ from duo.config import (
     StopConfig,
     ThreadConfig,
 )
-from duo.engine.decoder import Cache, Decoder
+from duo.engine.decoder import Decoder
 from duo.engine.engine import Engine
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder

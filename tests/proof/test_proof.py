@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Draft, DraftRequest, LookupProposer
 from duo.engine.recorder import Recorder
-from duo.engine.text import Ending
+from duo.engine.request import Ending
 from duo.speculation.filters import Tokens
 from duo.speculation.policy import Policy, StepCost
 from duo.speculation.prompt_lookup import PromptLookup

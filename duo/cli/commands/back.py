@@ -14,9 +14,8 @@ from duo.cli.terminal.console import note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT, DEMO, ModelConfig
-from duo.engine.background import background
-from duo.engine.cores import check_threads, follows_cores, plan_threads
-from duo.engine.free_cores import CoresInUse
+from duo.engine.cores import CoresInUse, check_threads, follows_cores, plan_threads
+from duo.engine.stream import background
 from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.model import Model
 from duo.loading import Show, in_background, load_model

@@ -21,10 +21,9 @@ from duo.cli.terminal.console import blame, check_writable, note, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
-from duo.engine.background import background
-from duo.engine.cores import usable_cores
+from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
 from duo.engine.engine import Engine
-from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
+from duo.engine.stream import background
 from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
 

@@ -12,9 +12,9 @@ from duo.cli.terminal.console import note, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.writer import TextWriter, marks_tokens
-from duo.engine.background import InterruptibleQueue
 from duo.engine.engine import Engine
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
+from duo.engine.stream import InterruptibleQueue
 from duo.errors import UsageError
 from duo.http.guard import is_loopback
 from duo.llama import lifeline
@@ -34,11 +34,11 @@ def lead(options: LeadOptions) -> int:
             f"--host {options.host}: other machines can reach this address, so clients must send an API key: "
             "add --api-key KEY (or --api-key-file, LLAMA_API_KEY)"
         )
-    shown: InterruptibleQueue[Step | TextRequest] = InterruptibleQueue()
+    shown: InterruptibleQueue[Step | Request] = InterruptibleQueue()
 
-    def show(event: Step | TextRequest) -> None:
+    def show(event: Step | Request) -> None:
         # A terminal may be stopped: then steps are dropped.
-        is_shown = options.print != "none" or isinstance(event, TextRequest)
+        is_shown = options.print != "none" or isinstance(event, Request)
         if is_shown and shown.n_waiting < _MAX_QUEUED:
             shown.put(event)
 
@@ -106,7 +106,7 @@ def addresses(url: str, machine: str) -> tuple[str, str]:
     return url, ""
 
 
-def _show(shown: InterruptibleQueue[Step | TextRequest], writer: TextWriter) -> None:
+def _show(shown: InterruptibleQueue[Step | Request], writer: TextWriter) -> None:
     """Print texts until the first signal."""
     for event in shown:
         with suppress(OSError):  # stdout was closed; clients are served all the same
@@ -117,7 +117,7 @@ def _show(shown: InterruptibleQueue[Step | TextRequest], writer: TextWriter) -> 
                 say(_summary(event))
 
 
-def _summary(request: TextRequest) -> str:
+def _summary(request: Request) -> str:
     """Two lines about one text; the last has the form of the last line of `duo`."""
     statistics = request.metrics.statistics()
     prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft

@@ -26,7 +26,7 @@ from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
 
@@ -164,7 +164,7 @@ def _stoppable(start: Callable[[], Stream]) -> Iterator[tuple[Stream, Interrupt]
             discard_stdout()
 
 
-def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[Completion | None, int]:
+def _write_alone(engine: Engine, request: Request, n_tokens: int) -> tuple[Completion | None, int]:
     """The text of `request` again, from the target alone, and the exit status; None if it failed or has no rate."""
     if sys.stderr.isatty():
         note("generating it with the target alone, to compare (Ctrl-C: skip)")

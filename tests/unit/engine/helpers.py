@@ -9,15 +9,14 @@ import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.async_draft import CandidateQueue
-from duo.engine.clock import Clock
-from duo.engine.decoder import Cache
+from duo.engine.cores import CoresInUse
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate
-from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts, Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Draft, DraftRequest
-from duo.engine.recorder import Recorder
-from duo.engine.text import Ending
+from duo.engine.recorder import Clock, Recorder
+from duo.engine.request import Ending
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.policy import Policy
 from duo.speculation.sampling import Greedy
@@ -58,9 +57,10 @@ def make_request(
     ending: Ending | None = None, prompt: Sequence[int] = PROMPT, metrics: Recorder | None = None
 ) -> DraftRequest:
     sequence = TokenSequence(prompt, N_VOCAB)
-    metrics = Recorder() if metrics is None else metrics
+    metrics, ending = Recorder() if metrics is None else metrics, ending or make_ending()
+    metrics.ending = ending
     sampler = Greedy(n_alternatives=len(RANKS))
-    return DraftRequest(sequence, ending or make_ending(), metrics, sampler, SamplingConfig(), mode="greedy")
+    return DraftRequest(sequence, ending, metrics, sampler, SamplingConfig(), mode="greedy")
 
 
 def as_far_as(n_ahead: int) -> Lookahead:

@@ -85,7 +85,7 @@ def test_a_failure_in_the_middle_of_a_text_is_not_its_end(
     engine.call(lambda slot: slot.forget())
     failing(monkeypatch, engine, first, 1)
     assert write(engine) == expected
-    assert engine.fault is None
+    assert engine.scheduler.fault is None
 
 
 @pytest.mark.parametrize("first", [1, 3, 5])

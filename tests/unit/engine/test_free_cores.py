@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from duo.engine import free_cores
-from duo.engine.free_cores import CoresInUse, cpu_times, is_busy, other_cpu_use
+from duo.engine import cores as module
+from duo.engine.cores import CoresInUse, cpu_times, is_busy, other_cpu_use
 
 
 class Processors:
@@ -51,11 +51,11 @@ class Processors:
 def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
     made = Processors()
     monkeypatch.setattr("psutil.cpu_times", made.cpu_times)
-    monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset((0, 1)))
-    monkeypatch.setattr(free_cores, "usable_cores", lambda: made.n_cores)
-    monkeypatch.setattr(free_cores, "cpu_limit", lambda: None)
+    monkeypatch.setattr(module, "allowed_cores", lambda: frozenset((0, 1)))
+    monkeypatch.setattr(module, "usable_cores", lambda: made.n_cores)
+    monkeypatch.setattr(module, "cpu_limit", lambda: None)
     clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s)
-    monkeypatch.setattr(free_cores, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
     return made
 
 
@@ -82,7 +82,7 @@ def test_a_child_is_no_other_program() -> None:
 
 
 def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset(range(16)))
+    monkeypatch.setattr(module, "allowed_cores", lambda: frozenset(range(16)))
     found = [is_busy(used, n_threads) for used, n_threads in ((0.2, 16), (0.3, 16), (1.5, 8), (3.0, 8), (0.3, 20))]
     assert found == [False, True, False, True, True]
 
@@ -92,7 +92,7 @@ def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytes
 
 @pytest.fixture
 def system(processors: Processors, monkeypatch: pytest.MonkeyPatch) -> Processors:
-    monkeypatch.setattr(free_cores, "_TICK_S", 1e-6)
+    monkeypatch.setattr(module, "_TICK_S", 1e-6)
     return processors
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from duo.engine.generation import Proposers
 from duo.engine.proposers import Draft
-from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
+from duo.engine.statistics import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
 from duo.speculation.policy import StepCost
 from duo.speculation.schedule import Schedule

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from duo.engine.decoder import Cache
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
-from duo.engine.text import INTERRUPTED
+from duo.engine.statistics import INTERRUPTED
 from duo.errors import DecodeError
 from duo.speculation.schedule import Schedule
 from duo.speculation.types import Origin, StepCost

@@ -10,15 +10,16 @@ import llama_cpp
 import pytest
 
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, StopConfig
-from duo.engine import cores, free_cores
+from duo.engine import cores
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import TextRequest
-from duo.engine.request_writer import RequestWriter
-from duo.engine.text import INTERRUPTED, LIMIT
+from duo.engine.request import Request
+from duo.engine.scheduler import Scheduler
+from duo.engine.statistics import INTERRUPTED, LIMIT
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.speculation.types import Logits
 from tests.gguf_files import tiny_llama
+from tests.unit.engine.helpers import until
 
 N = 12
 Make = Callable[..., ModelPair]
@@ -74,12 +75,21 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> Decodes:
     return Decodes(monkeypatch)
 
 
-def write(slot: ModelPair) -> tuple[list[int], TextRequest]:
+def write(slot: ModelPair) -> tuple[list[int], Request]:
     tokens: list[int] = []
     config = GenerationConfig(stop=StopConfig(N, (), ignore_eos=True))
-    request = TextRequest(slot.target.tokenize("the cat"), config, lambda step: tokens.extend(step.tokens))
-    RequestWriter(slot).write(request)
+    request = Request(slot.target.tokenize("the cat"), config, lambda step: tokens.extend(step.tokens))
+    run(Scheduler(slot), request)
     return tokens, request
+
+
+def run(scheduler: Scheduler, request: Request) -> None:
+    """Until the text has ended."""
+    ends: list[BaseException | None] = []
+    request.end = ends.append
+    scheduler.submit(request)
+    until(lambda: ends)
+    assert ends == [None]
 
 
 def test_new_contexts_are_warmed_up_once(make: Make, decodes: Decodes) -> None:
@@ -109,17 +119,17 @@ def test_on_devices_each_size_that_will_be_used_is_decoded(
 @pytest.mark.parametrize("n_before", [1, 2, 3], ids=["target", "draft", "measuring"])
 def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Decodes, n_before: int) -> None:
     slot = make(schedule="sync")
-    writer = RequestWriter(slot)
-    request = TextRequest([1, 2, 3], GenerationConfig(stop=StopConfig(N)), lambda _: None)
+    scheduler = Scheduler(slot)
+    request = Request([1, 2, 3], GenerationConfig(stop=StopConfig(N)), lambda _: None)
 
     def cancel() -> None:
         if len(decodes.all) == n_before:
-            thread = threading.Thread(target=writer.cancel, args=(request,))
+            thread = threading.Thread(target=scheduler.cancel, args=(request,))
             thread.start()
             thread.join()
 
     decodes.during = cancel
-    writer.write(request)
+    run(scheduler, request)
     assert request.metrics.stop == INTERRUPTED
     assert not request.metrics.steps
     assert not slot.policy.knows_draft(1), "nothing more was computed"
@@ -129,7 +139,7 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
 
 def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Decodes) -> None:
     slot = make(places=frozenset({"GPU0"}), draft_n_max=4)
-    decodes.during = RequestWriter(slot).interrupt
+    decodes.during = Scheduler(slot).interrupt
     slot.reserve(10, N)
     assert [n for i, n in decodes.all if i == 0] == [1]
     decodes.during = lambda: None
@@ -140,12 +150,11 @@ def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Dec
 def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_the_warm_up_on(
     make: Make, decodes: Decodes, monkeypatch: pytest.MonkeyPatch, n_threads: int | None, teams: set[int]
 ) -> None:
-    for module in (cores, free_cores):
-        monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    times = (free_cores.CpuTimes(10.0 * i, 0.0, 0.0) for i in count())
-    monkeypatch.setattr(free_cores, "cpu_times", lambda: next(times))
-    monkeypatch.setattr(free_cores, "cpu_limit", lambda: None)
-    monkeypatch.setattr(free_cores, "other_cpu_use", lambda *_: 1.0)
+    monkeypatch.setattr(cores, "usable_cores", lambda: 2)
+    times = (cores.CpuTimes(10.0 * i, 0.0, 0.0) for i in count())
+    monkeypatch.setattr(cores, "cpu_times", lambda: next(times))
+    monkeypatch.setattr(cores, "cpu_limit", lambda: None)
+    monkeypatch.setattr(cores, "other_cpu_use", lambda *_: 1.0)
     slot = make(n_threads=n_threads, schedule="off")
     assert len(write(slot)[0]) == N
     assert decodes.teams == teams

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from duo.engine.clock import Clock
+from duo.engine.recorder import Clock
 from duo.speculation.policy import Decision, Policy
 from duo.speculation.schedule import Schedule
 from duo.speculation.types import Candidate, Proposal

@@ -8,6 +8,7 @@ from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import StepRecord, overlap
 from duo.speculation.schedule import Schedule
 from duo.speculation.types import Origin
+from tests.unit.engine.helpers import make_ending
 
 OFF, SYNC, ASYNC = Schedule.OFF, Schedule.SYNC, Schedule.ASYNC
 
@@ -22,7 +23,9 @@ def step(
 @pytest.fixture
 def metrics() -> Recorder:
     """A prompt (0-1 s), then three decodes: 2 of 3 candidates accepted, 0 of 1, and 1 of 2 from the text itself."""
-    made = Recorder(started=0.0, n_prompt=10, stop="token limit")
+    made = Recorder(started=0.0, n_prompt=10, ending=make_ending())
+    assert made.ending is not None
+    made.ending.reason = "token limit"
     made.decoded(0.0, 1.0, 10)
     step(made, 1.0, schedule=OFF)
     made.drafted(0.5, 1.5, 10)

@@ -107,9 +107,9 @@ def test_too_many_choices_are_refused_before_anything_is_written(
 def test_an_error_of_a_later_choice_ends_the_answer(client: TestClient, slot: ScriptedSlot, stream: bool) -> None:
     write = slot.write
 
-    def fail(request: Any, others_wait: object = None) -> bool:
+    def fail(request: Any) -> bool:
         slot.error = RuntimeError("broken") if len(slot.requests) == 1 else None
-        return write(request, others_wait)
+        return write(request)
 
     slot.write = fail  # type: ignore[method-assign]
     response = client.post(COMPLETIONS, json={"prompt": ["a", "b", "c"], "stream": stream})
@@ -142,7 +142,7 @@ def test_a_client_that_leaves_cancels_all_choices(
     slot.hold(1)
     with make_lead() as lead:
         with connect(lead, request(COMPLETIONS, json.dumps(ASKED | {"n": 5, "stream": stream}).encode())) as client:
-            wait_until(lambda: slot.request is not None)
+            wait_until(lambda: slot.requests)
             if stream:  # what is not read when it leaves resets the connection
                 assert select.select([client], [], [], PATIENCE_S)[0]
         wait_until(lambda: lead.n_texts == 0)
@@ -155,7 +155,7 @@ def test_no_choice_begins_after_the_lead_has_stopped(make_lead: Callable[..., Le
     slot.hold()
     with make_lead() as lead, ThreadPoolExecutor() as pool:
         answer = pool.submit(lambda: httpx.post(lead.url + COMPLETIONS, json=ASKED | {"n": 3}, timeout=PATIENCE_S))
-        wait_until(lambda: slot.request is not None)
+        wait_until(lambda: slot.requests)
         lead.stop()
         slot.go_on()
         assert answer.result().status_code == 503

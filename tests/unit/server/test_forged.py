@@ -43,13 +43,13 @@ def engine(path: Path) -> Iterator[Engine]:
 @pytest.fixture
 def special(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """The special tokens of the last prompt."""
-    submit, prompts = engine.submit, list[list[int]]()
+    submit, prompts = engine.scheduler.submit, list[list[int]]()
 
-    def submitted(request: Any, end: Any) -> None:
+    def submitted(request: Any) -> None:
         prompts.append(request.prompt)
-        submit(request, end)
+        submit(request)
 
-    monkeypatch.setattr(engine, "submit", submitted)
+    monkeypatch.setattr(engine.scheduler, "submit", submitted)
     first = engine.slot.target.n_vocab - len(CONTROL)
     return lambda: [CONTROL[token - first] for token in prompts[-1] if token >= first]
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from duo.engine.engine import Engine
-from duo.engine.request import TextRequest
+from duo.engine.request import Request
 from duo.errors import UsageError
 from duo.server.lead_server import Lead
 from duo.speculation.types import Step
@@ -84,7 +84,7 @@ def test_a_lead_without_an_engine_is_loading(engine: Engine) -> None:
 
 def test_a_program_is_told_steps_and_texts(make_lead: MakeLead, slot: ScriptedSlot) -> None:
     steps: list[Step] = []
-    texts: list[TextRequest] = []
+    texts: list[Request] = []
     client = client_of(make_lead(on_step=steps.append, on_text=texts.append))
     write(client)
     assert "".join(step.text for step in steps) == TEXT

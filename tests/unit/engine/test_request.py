@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.config import StopConfig
-from duo.engine.text import Ending
+from duo.engine.request import Ending
 
 SMILE = "🙂".encode()
 
