@@ -257,7 +257,7 @@ def test_a_score_that_is_cancelled_is_an_error() -> None:
     with engine, ThreadPoolExecutor() as pool:
         slot.hold()
         running, waiting = engine.stream("a"), pool.submit(engine.score, "a b c")
-        while engine.scheduler.n_requests < 2:
+        while len(engine.scheduler.requests) < 2:
             time.sleep(0.001)
         engine.close()
         with pytest.raises(duo.DuoError, match="was not read to its end"):
