@@ -21,6 +21,12 @@ class AnswerFormat(NamedTuple):
     thought: Thought = THOUGHTS[0]
     shows_tags: bool = False  # whether thoughts are part of the content, with what is around them
 
+    @classmethod
+    def after(cls, prompt: str, thought: Thought | None, **more: bool) -> "AnswerFormat":
+        """That of the answer to a prompt, which may end inside a thought. `thought`: None: there are none."""
+        thinks = prompt.rstrip().endswith(thought.begin) if thought is not None else None
+        return cls(thinks, thought=thought or THOUGHTS[0], **more)
+
     @property
     def has_thoughts(self) -> bool:
         """Whether there may be reasoning beside the content."""

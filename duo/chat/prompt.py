@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from duo.chat.conversation import Conversation, Function
+from duo.chat.parser import AnswerFormat
 from duo.engine.engine import Engine
 from duo.errors import ApiError
 from duo.llama.chat_template import CALL, END_OF_CALL, RESERVED, THOUGHTS, ChatTemplate, Thought, begun
@@ -21,13 +23,11 @@ _MAX_COPIES = 2**36
 _PARAMETERS = "the parameters of the tools"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """The prompt of a chat. `thinks`: whether it ends inside a thought; None: the model is not known to think."""
+class ChatPrompt(NamedTuple):
+    """The prompt of a chat, and what its answer may have."""
 
     text: str
-    thinks: bool | None = None
-    thought: Thought = THOUGHTS[0]
+    format: AnswerFormat = AnswerFormat()
     calls: "Calls | None" = None  # None: the answer has none
     is_begun: bool = False  # whether its last message is the beginning of the answer
 
@@ -56,11 +56,12 @@ class ChatPrompt:
             _check_begun(conversation, field, template.thought)
         prompt = template.render(messages, tools, {"add_generation_prompt": conversation.opens, **variables}, field)
         check_text(prompt, model, n_ctx)
-        thought = template.thought
-        thinks = prompt.rstrip().endswith(thought.begin) if thought is not None else None
-        if thinks is not None and field and messages[-1].get(field):
-            thinks = True if field == "reasoning_content" else None  # a begun content has no room for one
-        return cls(prompt, thinks, thought or THOUGHTS[0], calls, bool(field))
+        has_tools, shows_tags = calls is not None, conversation.shows_tags
+        form = AnswerFormat.after(prompt, template.thought, has_tools=has_tools, shows_tags=shows_tags)
+        if form.thinks is not None and field and messages[-1].get(field):
+            # A content that is begun has no room for a thought.
+            form = form._replace(thinks=True if field == "reasoning_content" else None)
+        return cls(prompt, form, calls, bool(field))
 
 
 def _check_begun(conversation: Conversation, field: str, thought: Thought | None) -> None:

@@ -15,7 +15,6 @@ from duo.engine.engine import Engine
 from duo.engine.statistics import CONTEXT_FULL, LIMIT
 from duo.engine.stream import Stream
 from duo.errors import PromptError
-from duo.llama.chat_template import THOUGHTS
 from duo.speculation.types import Origin, Step, common_prefix
 
 _MAX_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
@@ -47,9 +46,8 @@ class LocalModel:
         """Generate an answer: see ChatBackend. Raises DuoError."""
         text = self._engine.apply_chat_template(messages)
         prompt, written, whole = self._tokenize(text), list[int](), ""
-        thought = self._engine.slot.target.chat_template.thought
-        thinks = text.rstrip().endswith(thought.begin) if thought is not None else None
-        reading = _ShownAnswer(AnswerParser(AnswerFormat(thinks, thought=thought or THOUGHTS[0])), answer, show)
+        form = AnswerFormat.after(text, self._engine.slot.target.chat_template.thought)
+        reading = _ShownAnswer(AnswerParser(form), answer, show)
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
         n_new, n_batch = len(prompt) - common_prefix(prompt, self._tokens), self._engine.slot.config.n_ubatch

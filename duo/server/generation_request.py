@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from duo.chat.conversation import Json
-from duo.chat.parser import AnswerFormat
 from duo.chat.prompt import ChatPrompt, check_text, too_long
 from duo.config import SAMPLERS, SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
@@ -61,9 +60,8 @@ def formatters_of(
     scores = bool(options.echo) and config.n_logprobs is not None
     if scores and n_tokens * (1 + (config.n_logprobs or 0)) > _MAX_SCORED:
         raise ApiError(400, f"echo: {n_tokens} tokens with logprobs in one answer are too many: send fewer prompts")
-    # Others have no room for a thought.
-    thinks = chat.thinks if config.grammar is None or chat.calls is not None else None
-    form = AnswerFormat(thinks, chat.calls is not None, chat.thought, conversation.shows_tags)
+    has_room = config.grammar is None or chat.calls is not None  # for a thought
+    form = chat.format if has_room else chat.format._replace(thinks=None)
     drafting, reuses = _drafting(options, schedule), options.cache_prompt is not False
     slot = options.id_slot if options.id_slot is not None else -1
     # The seeds count up for each prompt, as in llama-server.
@@ -178,7 +176,7 @@ def _grammar(body: TextBody, chat: ChatPrompt) -> str | None:
     if chat.calls is not None:
         if isinstance(form, str):
             raise ApiError(400, f"{name} and tools exclude each other: use response_format")
-        return chat.calls.grammar(chat.thinks, chat.thought, form)
+        return chat.calls.grammar(chat.format.thinks, chat.format.thought, form)
     if isinstance(form, str):
         return checked(form).decode()
     return schema_grammar(msgspec.json.encode(form).decode(), "the schema") if form is not None else None
