@@ -133,9 +133,7 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
         super().check(now)
         if (self._is_receiving or self._lingers) and now - self.since > self.config.limits.request_s:
             self._close_now()
-        elif (
-            now >= self._probe_s and self.conn.our_state is h11.SEND_RESPONSE
-        ):  # what is sent later has the same effect
+        elif now >= self._probe_s and self.conn.our_state is h11.SEND_RESPONSE:  # later, an answer has the same effect
             self._probe_s = now + _PROBE_S
             self._probe()
 

@@ -64,10 +64,7 @@ class ChatFormatter(Formatter):
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
-        echo = self._echo()
-        for step in steps:
-            self._logprobs.push(step)
-        parts = self.parts(steps)
+        echo, parts = self._echo(), self.parts(steps)
         calls = [self._call(part.call) for part in parts if part.call is not None]
         reasoning = "".join(part.text for part in parts if part.is_reasoning)
         content = "".join(part.text for part in parts if not part.is_reasoning)
@@ -85,13 +82,13 @@ class ChatFormatter(Formatter):
         elif echo := self._echo():
             yield "", self._chunk({"content": echo})
 
-    def push(self, step: Step) -> Iterable[Event]:
+    def count(self, step: Step) -> None:
         """See Formatter."""
+        super().count(step)
         self._logprobs.push(step)
         if self._marks:
             self._n_tokens += len(step.tokens)
             self._origins.push(step)
-        return super().push(step)
 
     def add(self, parts: Iterable[Part]) -> Iterator[Event]:
         """See Formatter."""

@@ -77,7 +77,7 @@ class Formatter:
 
     def push(self, step: Step) -> Iterable[Event]:
         """What the next step adds."""
-        self._count(step)
+        self.count(step)
         return self.add(self._seen(self.parser.push(step.text)))
 
     def end(self) -> Iterator[Event]:
@@ -96,7 +96,7 @@ class Formatter:
         """All parts of a whole answer, neighbours of a kind joined."""
         found: list[Part] = []
         for step in steps:
-            self._count(step)
+            self.count(step)
         for part in self._seen([*self.parser.push("".join(step.text for step in steps)), *self.parser.end()]):
             before = found[-1] if found else None
             if before is not None and part.call is before.call is None and part.is_reasoning == before.is_reasoning:
@@ -105,7 +105,8 @@ class Formatter:
                 found.append(part)
         return found
 
-    def _count(self, step: Step) -> None:
+    def count(self, step: Step) -> None:
+        """Note the next step, before its parts."""
         for piece in step.pieces if self.format.has_thoughts else ():
             self._starts.append(self._n_characters)
             self._n_characters += len(piece.decode("utf-8", "replace"))

@@ -137,15 +137,13 @@ class ResponsesFormatter(Formatter):
         self._unshown: list[tuple[int, Json]] = []  # logprobs of tokens with the offset where each begins
         self._shown: list[Json] = []  # those of the open item
 
-    def push(self, step: Step) -> Iterable[Event]:
+    def count(self, step: Step) -> None:
         """See Formatter."""
+        super().count(step)
         self._logprobs.push(step)
-        return super().push(step)
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """See Formatter."""
-        for step in steps:
-            self._logprobs.push(step)
         list(self.add(self.parts(steps)))
         list(self._close(self._status))
         return self._response(self._status)
