@@ -81,6 +81,7 @@ class AnswerParser:
         self._is_reasoning = False
         self._skips_space = False
         self._then = ""  # what may come before the content
+        self.thought = (0, 0)  # the offset of its first character so far, and that after its last
 
     def push(self, text: str) -> list[Part]:
         """The parts that the next piece of the text completes or continues."""
@@ -149,7 +150,10 @@ class AnswerParser:
     def _show(self, n: int) -> Iterator[Part]:
         """The next `n` characters as a part."""
         if n:
-            yield Part(self._start, self._text[:n], self._is_reasoning and not self._form.shows_tags)
+            part = Part(self._start, self._text[:n], self._is_reasoning and not self._form.shows_tags)
+            if part.is_reasoning:
+                self.thought = self.thought[0] if self.thought[1] else part.start, part.start + n
+            yield part
             self._drop(n)
 
     def _leave_out(self, n: int) -> Iterator[Part]:

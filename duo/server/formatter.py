@@ -57,7 +57,6 @@ class Formatter:
         self.parser = AnswerParser(self.format)
         self._starts: list[int] = []  # of each token of an answer that may have a thought: the characters before it
         self._n_characters = 0
-        self._thought = (0, 0)  # its first character, and the one after its last
         self._progress = Totals(self.text.metrics)
 
     def follow(self, other: "Formatter") -> None:
@@ -78,11 +77,11 @@ class Formatter:
     def push(self, step: Step) -> Iterable[Event]:
         """What the next step adds."""
         self.count(step)
-        return self.add(self._seen(self.parser.push(step.text)))
+        return self.add(self.parser.push(step.text))
 
     def end(self) -> Iterator[Event]:
         """What ends the text."""
-        yield from self.add(self._seen(self.parser.end()))
+        yield from self.add(self.parser.end())
 
     def fail(self, error: ApiError) -> Iterable[Event]:
         """What ends it instead if the generation fails."""
@@ -97,7 +96,7 @@ class Formatter:
         found: list[Part] = []
         for step in steps:
             self.count(step)
-        for part in self._seen([*self.parser.push("".join(step.text for step in steps)), *self.parser.end()]):
+        for part in [*self.parser.push("".join(step.text for step in steps)), *self.parser.end()]:
             before = found[-1] if found else None
             if before is not None and part.call is before.call is None and part.is_reasoning == before.is_reasoning:
                 found[-1] = before._replace(text=before.text + part.text)
@@ -111,17 +110,10 @@ class Formatter:
             self._starts.append(self._n_characters)
             self._n_characters += len(piece.decode("utf-8", "replace"))
 
-    def _seen(self, parts: list[Part]) -> list[Part]:
-        for part in parts:
-            if part.is_reasoning:
-                first = self._thought[0] if self._thought[1] else part.start
-                self._thought = first, part.start + len(part.text)
-        return parts
-
     @property
     def n_reasoning(self) -> int:
         """Tokens whose text begins in the thought, without its tags."""
-        first, end = self._thought
+        first, end = self.parser.thought
         return bisect_left(self._starts, end) - bisect_left(self._starts, first)
 
     @property
