@@ -17,6 +17,7 @@ from duo.config import DraftConfig, GenerationConfig, ModelConfig, StopConfig
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.request import Request
 from duo.errors import DecodeError
 from duo.llama.devices import gpus
 from duo.llama.memory import flash_attention
@@ -63,7 +64,7 @@ def write_here(engine: Engine, sources: Proposers, job: Job, stop: threading.Eve
     """A text of `engine`, whose KV cache is empty at first. What the policy of `sources` has learned remains."""
     engine.call(lambda slot: slot.forget())
     config = GenerationConfig(stop=StopConfig(job.n_tokens, (), not job.may_end))
-    with engine.start(engine.tokenize(job.prompt), config, sources=sources) as stream:
+    with engine.start(Request(engine.tokenize(job.prompt), config, proposers=sources)) as stream:
         found = stream.completion()
     if stop.is_set():  # which also interrupts the engine
         raise Interrupted

@@ -12,6 +12,7 @@ from duo.cli.terminal.interrupts import handling
 from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
+from duo.engine.request import Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT
 from duo.engine.stream import Stream
 from duo.errors import PromptError
@@ -55,7 +56,7 @@ class LocalModel:
             on_prompt = bar.enter_context(prompt_bar(len(prompt), n_new, n_batch))
             # An exception inside the engine would leave it with a request without a thread, or with a lock held.
             with _interrupts_wait():
-                stream = self._engine.start(prompt, config, on_prompt=on_prompt)
+                stream = self._engine.start(Request(prompt, config, on_prompt=on_prompt))
                 streams.callback(_close, stream)
             try:
                 for step in stream:

@@ -10,7 +10,7 @@ from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import choosing
+from duo.engine.request import Request, choosing
 from duo.engine.statistics import Statistics
 from duo.errors import DecodeError
 from duo.speculation.policy import Policy
@@ -72,7 +72,7 @@ def _write(
     engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Proposers, stop: threading.Event
 ) -> tuple[list[int], Statistics]:
     tokens: list[int] = []
-    with engine.start(prompt, config, sources=sources) as stream:
+    with engine.start(Request(prompt, config, proposers=sources)) as stream:
         for step in stream:
             tokens.extend(step.tokens)
             if stop.is_set():

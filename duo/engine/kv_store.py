@@ -1,6 +1,5 @@
 """KvStore: the KV caches of several texts, of which the contexts hold one and memory the others."""
 
-import math
 import os
 import stat
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
-import numpy.typing as npt
 
 from duo.config import LARGE_BATCH
 from duo.engine.decoder import Decoder, Savable, score_size
@@ -300,12 +298,16 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
             with ZipFile(file) as archive:
                 if sum(member.file_size for member in archive.infolist()) > status.st_size:  # it would be unpacked
                     raise damaged
-                found = _array(archive, "identity", "U", 0)
-                tokens, numbers, cells = (_array(archive, name, "iu", 1) for name in ("tokens", "numbers", "cells"))
+            file.seek(0)
+            with np.load(file) as arrays:
+                found, *lists = (arrays[name] for name in ("identity", "tokens", "numbers", "cells"))
+            if found.shape or any(one.ndim != 1 or one.dtype.kind not in "iu" for one in lists):
+                raise damaged
         except Exception:  # of zipfile and numpy, which have many; their words are for programmers
             raise damaged from None
     if str(found) != identity:
         raise PromptError(f"{path.name} was saved with another model or other options")
+    tokens, numbers, cells = lists
     n = len(tokens)
     if n > n_ctx:
         raise PromptError(f"{path.name} has {n} tokens, the context {n_ctx}")
@@ -314,15 +316,3 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
         raise damaged
     n_prompt, n_large, n_past = numbers.tolist()
     return SavedCache(tuple(tokens.tolist()), n_prompt, n_large, SavedState(cells, n_past))
-
-
-def _array(archive: ZipFile, name: str, kinds: str, n_axes: int) -> npt.NDArray[Any]:
-    """An array of numpy's format whose size is what it says. Raises many errors."""
-    member = archive.getinfo(f"{name}.npy")
-    with archive.open(member) as file:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        n_bytes = math.prod(shape) * dtype.itemsize
-        if dtype.kind not in kinds or len(shape) != n_axes or n_bytes != member.file_size - file.tell():
-            raise ValueError
-        return np.frombuffer(file.read(), dtype).reshape(shape)

@@ -131,8 +131,10 @@ class GenerationService:
 async def respond(service: GenerationService, request: HttpRequest, choices: Sequence[Formatter]) -> Response:
     """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
     client = request.scope.get(CLIENT)
+    for choice in choices:
+        choice.text.client = client
     service.make_room(client)
-    answer = _Answer(service, choices, client)
+    answer = _Answer(service, choices)
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -155,16 +157,12 @@ async def respond(service: GenerationService, request: HttpRequest, choices: Seq
 class _Answer:
     """The choices of an answer, written one after the other: each waits for its turn behind other clients' texts."""
 
-    def __init__(self, service: GenerationService, choices: Sequence[Formatter], client: Hashable) -> None:
+    def __init__(self, service: GenerationService, choices: Sequence[Formatter]) -> None:
         """Puts the first one into the queue. Raises DuoError."""
-        self._scheduler, self._begin, self._client = service.engine.scheduler, service.begin, client
+        self._scheduler, self._begin = service.engine.scheduler, service.begin
         self._formatter, *rest = choices
         self._rest = deque(rest)
-        self.steps = self._steps()
-
-    def _steps(self) -> AsyncSteps:
-        self._formatter.text.client = self._client
-        return self._begin(self._formatter.text)
+        self.steps = self._begin(self._formatter.text)
 
     def _begin_next(self) -> bool:
         """Put the next one into the queue, if there is one. Raises DuoError."""
@@ -172,7 +170,7 @@ class _Answer:
             return False
         before, self._formatter = self._formatter, self._rest.popleft()
         self._formatter.follow(before)
-        self.steps = self._steps()
+        self.steps = self._begin(self._formatter.text)
         return True
 
     def cancel(self) -> None:

@@ -14,7 +14,7 @@ from duo.diagnose.divergence import Comparison
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import choosing, generation_config
+from duo.engine.request import Request, choosing, generation_config
 from duo.loading import load
 from duo.speculation.policy import Decision, Policy
 from duo.speculation.types import Logits, Proposal, common_prefix
@@ -101,7 +101,7 @@ def write(
     engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Proposers | None = None
 ) -> list[int]:
     """The tokens of the text; without `sources`, the target writes alone."""
-    with engine.start(prompt, config, sources=sources or engine.slot.sources()) as stream:
+    with engine.start(Request(prompt, config, proposers=sources or engine.slot.sources())) as stream:
         tokens = [token for step in stream for token in step.tokens]
     assert stream.request.metrics.draft_error is None
     return tokens

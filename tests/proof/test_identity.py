@@ -27,6 +27,7 @@ from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
+from duo.engine.request import Request
 from duo.llama.library import quantize
 from duo.llama.model import Model
 from duo.speculation.policy import Policy
@@ -95,7 +96,7 @@ class Pair:
             local = self._slot.new_draft(policy)
         config = GenerationConfig(self.sampling, StopConfig(self._n), n_logprobs=N_LOGPROBS)
         sources = self._slot.sources(local)
-        with self._engine.start(self.prompt, config, sources=sources, metrics=self.metrics) as stream:
+        with self._engine.start(Request(self.prompt, config, proposers=sources, metrics=self.metrics)) as stream:
             steps = list(stream)
         self.logprobs = [found for step in steps for found in step.logprobs]
         return [token for step in steps for token in step.tokens]

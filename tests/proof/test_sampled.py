@@ -12,6 +12,7 @@ from duo.config import EngineConfig, GenerationConfig, ModelConfig, SamplingConf
 from duo.engine.decoder import decode_all
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
+from duo.engine.request import Request
 from duo.llama.model import Model
 from duo.speculation.sampling import Chain
 from duo.speculation.schedule import Schedule
@@ -58,7 +59,7 @@ def test_a_verified_token_has_the_distribution_of_the_model(engine: Engine, veri
     for seed in range(-1, N):
         config = GenerationConfig(replace(sampling, seed=seed % 2**32), StopConfig(2), verify=verify)
         sources = engine.slot.sources(engine.slot.new_draft(Eager(1, 1, Schedule.SYNC)))
-        with engine.start(prompt, config, sources=sources) as stream:
+        with engine.start(Request(prompt, config, proposers=sources)) as stream:
             token = next(stream).tokens[0]
         if seed >= 0:  # the first text has filled the caches
             step = stream.request.metrics.steps[0]

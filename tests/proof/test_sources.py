@@ -10,7 +10,7 @@ from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import generation_config
+from duo.engine.request import Request, generation_config
 from duo.engine.translated import Translation
 from duo.llama.model import Model
 from duo.speculation.schedule import Schedule
@@ -32,7 +32,7 @@ def target(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
 def write(engine: Engine, i: int, prompt: list[int], sources: Proposers, n: int) -> tuple[list[TokenLogprobs], int]:
     """The `n` tokens of a text, with their logprobs, and how many candidates were accepted."""
     config = generation_config(max_tokens=n, temperature=TEMPERATURES[i % 3], seed=i, logprobs=5)
-    with engine.start(prompt, config, sources=sources) as stream:
+    with engine.start(Request(prompt, config, proposers=sources)) as stream:
         tokens = [token for step in stream for token in step.logprobs]
     assert stream.request.metrics.draft_error is None
     return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)

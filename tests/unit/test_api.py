@@ -13,7 +13,7 @@ import pytest
 import duo
 import duo.llama.vocabulary
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
-from duo.engine.request import generation_config
+from duo.engine.request import Request, generation_config
 from tests.gguf_files import N_CTX_TRAIN, tiny_gemma, tiny_hybrid, tiny_llama, tiny_qwen35
 from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of
 
@@ -238,7 +238,7 @@ def test_what_has_been_scored_is_not_decoded_again(tiny: duo.Engine) -> None:
     prompt = list(range(3, 90))
     tiny.score(prompt[:70])
     for tokens, n_cached in ((prompt[:70], 64), (prompt, 64), (prompt[:66], 64), (prompt[:65], 32), ([9, *prompt], 0)):
-        stream = tiny.start(tokens, generation_config(max_tokens=0, logprobs=0), scores=True)
+        stream = tiny.start(Request(tokens, generation_config(max_tokens=0, logprobs=0), scored=[]))
         stream.completion()
         assert stream.request.n_cached == n_cached
         tiny.score(prompt[:70])
@@ -247,7 +247,7 @@ def test_what_has_been_scored_is_not_decoded_again(tiny: duo.Engine) -> None:
 def test_a_prompt_is_read_also_where_no_token_is_wanted(tiny: duo.Engine) -> None:
     prompt = list(range(3, 60))
     assert tiny.generate(prompt, max_tokens=0).tokens == ()
-    stream = tiny.start(prompt, generation_config(max_tokens=1))
+    stream = tiny.start(Request(prompt, generation_config(max_tokens=1)))
     stream.completion()
     assert stream.request.n_cached == len(prompt) - 1
 
