@@ -50,7 +50,7 @@ class Config(uvicorn.Config):
     limits: Limits
 
 
-class Server(uvicorn.Server):
+class LimitedServer(uvicorn.Server):
     """uvicorn's, which looks at the time of each connection ten times a second."""
 
     async def on_tick(self, counter: int) -> bool:
@@ -276,7 +276,7 @@ class Listener:
             timeout_graceful_shutdown=limits.grace_s,
         )
         config.limits = limits
-        self._server = Server(config)
+        self._server = LimitedServer(config)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="duo-http")
 
     def __enter__(self) -> "Listener":
