@@ -139,7 +139,7 @@ def longer(*_: object) -> Candidate:
 
 
 @pytest.mark.parametrize(
-    ("said", "guesses", "tokens", "batches"),
+    ("said", "candidates", "tokens", "batches"),
     [
         ([(0, [1, 2, 3]), (1, [4, 5], 1)], [(3, 8), (4, 10)], [1, 2, 4, 5], [3, 2]),
         ([(0, [1, 2, 3], 0, longer), (0, []), (0, [7])], [(2, 7), (3, 12), (4, 0)], [1, 2, 7, 12], [3, 1, 1]),
