@@ -24,7 +24,7 @@ from tests.unit.cli import runner
 SLOW = """
 from tests.child import slow_target
 from duo.diagnose import measure
-slow_target(0.01)
+slow_target(0.003)
 measure.other_cpu_use = lambda _: 0.0
 """
 

@@ -55,14 +55,7 @@ def plain(kin: dict[str, Path]) -> bytes:
     return runner.duo("-m", kin["gemma"], *TEXT).stdout
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "--rpc {0}",  # the draft
-        "--rpc {0},{1} -ts 1,1 -ngl 99 --rpcd {2}",
-        "--rpc {0} --rpcd none -td 1",  # the target
-    ],
-)
+@pytest.mark.parametrize("where", ["--rpc {0},{1} -ts 1,1 -ngl 99 --rpcd {2}", "--rpc {0} --rpcd none -td 1"])
 def test_the_text_is_the_same_wherever_the_models_are(
     pair: list[Argument], servers: list[str], plain: bytes, tmp_path: Path, where: str
 ) -> None:
