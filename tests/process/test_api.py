@@ -97,5 +97,3 @@ def test_it_changes_nothing_and_prints_nothing(demo_pair: tuple[Path, Path]) -> 
     """No signal handlers, affinity of the caller's threads or descriptors; no warnings without a log handler."""
     done = python(POLITE, *demo_pair)
     assert (done.status, done.stdout, done.stderr) == (0, b"", "")
-
-

@@ -115,7 +115,7 @@ def test_thoughts(sources: dict[str, str]) -> None:
 
 # Of SentencePiece, with and without spaces left out at special tokens, and of BPE.
 VOCABULARIES = ("llama-spm", "phi-3", "llama-bpe", "qwen2", "deepseek-llm", "command-r", "gemma-4")
-N_MESSAGES = 500
+N_MESSAGES = 150
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)

@@ -18,7 +18,6 @@ from duo.speculation.schedule import Schedule
 from duo.speculation.types import Logits
 from tests.fakes import Eager
 from tests.goodness import chi_square
-from tests.prompts import PROMPTS
 
 N = 300  # tokens that are drawn
 MAY_END = "<|im_start|>user\nWhat is 1+1?<|im_end|>\n<|im_start|>assistant\n1+1 is 2."
@@ -44,19 +43,12 @@ def logits_after(slot: ModelPair, prompt: list[int]) -> Logits:
     return found
 
 
-@pytest.mark.parametrize(
-    ("verify", "text"),
-    [("coupled", PROMPTS["story"]), ("rejection", PROMPTS["story"]), ("rejection", MAY_END)],
-    ids=["coupled", "rejection", "rejection, where the text may end"],
-)
-def test_a_verified_token_has_the_distribution_of_the_model(engine: Engine, verify: str, text: str) -> None:
-    """Coupled sampling with filters, rejection sampling over all of the vocabulary."""
-    sampling = SamplingConfig(temp=0.9)
-    if verify == "rejection":
-        sampling = replace(sampling, top_k=0, top_p=1.0, min_p=0.0)
-    prompt, drawn = engine.tokenize(text), []
+def test_a_verified_token_has_the_distribution_of_the_model(engine: Engine) -> None:
+    """Rejection sampling over all of the vocabulary, where the text may end. Coupled: test_identity.py."""
+    sampling = SamplingConfig(temp=0.9, top_k=0, top_p=1.0, min_p=0.0)
+    prompt, drawn = engine.tokenize(MAY_END), []
     for seed in range(-1, N):
-        config = GenerationConfig(replace(sampling, seed=seed % 2**32), StopConfig(2), verify=verify)
+        config = GenerationConfig(replace(sampling, seed=seed % 2**32), StopConfig(2), verify="rejection")
         sources = engine.slot.sources(engine.slot.new_draft(Eager(1, 1, Schedule.SYNC)))
         with engine.start(prompt, config, sources=sources) as stream:
             token = next(stream).tokens[0]
@@ -66,7 +58,7 @@ def test_a_verified_token_has_the_distribution_of_the_model(engine: Engine, veri
             drawn.append((token, step.n_accepted))
     tokens = np.array([token for token, _ in drawn])
     assert 0.1 < np.mean([n_accepted for _, n_accepted in drawn]) < 0.99, "both happen often"
-    assert text is not MAY_END or any(map(engine.slot.target.is_end, set(tokens.tolist())))
+    assert any(map(engine.slot.target.is_end, set(tokens.tolist())))
     expected = Chain(sampling).distribution(engine.call(lambda slot: logits_after(slot, prompt)), ())
     assert set(tokens.tolist()) <= set(expected.ids.tolist())
     counts = np.bincount(expected.ids.searchsorted(tokens), minlength=len(expected.ids))

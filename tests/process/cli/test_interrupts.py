@@ -53,8 +53,6 @@ def test_the_second_signal_ends_the_process_at_once(tiny: Path, tmp_path: Path, 
     assert b"Traceback" not in terminal.shown
 
 
-
-
 def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     """With a demo model, whose context is not full before the kill."""
     trace = tmp_path / "trace.json"

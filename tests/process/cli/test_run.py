@@ -51,8 +51,6 @@ def test_the_end_of_the_text(demo_pair: tuple[Path, Path]) -> None:
     assert len(on.text) > len(run.text)
 
 
-
-
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
 def test_a_grammar_is_obeyed_to_its_end(kin: dict[str, Path], verify: str) -> None:
     date = 'root ::= [0-9] [0-9] "." [0-9] [0-9] "." [0-9] [0-9] [0-9] [0-9]'
@@ -86,8 +84,6 @@ def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
         cached = duo(*target, "--offline", *text, env=env)
         assert (cached.status, cached.stdout, cached.warnings, hub.asked) == (0, plain, [], [])
         assert_refused(duo("-hf", "maker/other", "--offline", *text, env=env), "offline")
-
-
 
 
 def test_a_file_on_which_llama_cpp_would_abort(tmp_path: Path) -> None:

@@ -179,8 +179,6 @@ def test_a_second_turn_is_read_from_the_cache(lead: LeadProcess) -> None:
     assert one == two == again
 
 
-
-
 def test_a_slot_of_ones_own(lead: LeadProcess) -> None:
     """A prompt in another slot has nothing in common with the texts there."""
     prompt = "Red, green, blue, " * 20
@@ -297,8 +295,6 @@ def test_more_connections_than_files(lead: LeadProcess) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", lead.port), PATIENCE_S))
         wait_until(lambda: lead.facts.num_fds() >= n)
     assert lead.write("The cat", 1)
-
-
 
 
 def test_a_request_says_how_it_is_drafted(lead: LeadProcess) -> None:
