@@ -76,7 +76,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("client", ["openai", "langchain", "langchain_agents", "instructor", "litellm", "llamacpp"])
+@pytest.mark.parametrize("client", ["openai", "langchain", "litellm", "llamacpp"])
 def test_client(run: Run, lead: LeadProcess, client: str) -> None:
     run("python", Path(__file__).with_name("programs.py"), client, lead.url)
 
