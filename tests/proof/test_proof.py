@@ -197,7 +197,7 @@ CASES = [
     Case("coupled", "bad", "async", TOP_P, branches=8),
     Case("coupled", "good", "async", PENALISED, branches=2),
     Case("coupled", "bad", "async", HOT, branches=4, threads=True),
-    Case("rejection", "bad", "async", PLAIN, branches=4),
+    Case("rejection", "bad", "async", PLAIN, branches=4, n_sequences=1000),
     Case("rejection", "good", "async", PLAIN, threads=True),
     Case("rejection", "adversarial", "restless", HOT, threads=True),
     Case("rejection", "identical", "sync", MIN_P, threads=True),

@@ -235,5 +235,3 @@ def test_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
             (b"/clear", b""),
             (b"Once more.", b" tokens/s"),
         )
-
-
