@@ -63,11 +63,8 @@ def test_a_chat_applies_the_template(engine: duo.Engine, slot: ScriptedSlot) -> 
     assert engine.chat(MESSAGES).text == text_of(engine.stream_chat(MESSAGES)) == TEXT
     assert engine.chat("the cat").text == TEXT, "a string is a message of the user"
     assert [request.prompt for request in slot.requests] == [[BOS, *tokens_of(prompt)]] * 3
-
-
-def test_a_chat_continues_an_answer(engine: duo.Engine, slot: ScriptedSlot) -> None:
     assert engine.chat([*MESSAGES, {"role": "assistant", "content": "It sat"}]).text == TEXT
-    assert slot.requests[-1].prompt == [BOS, *tokens_of("<user>the cat<assistant>It sat")]
+    assert slot.requests[-1].prompt == [BOS, *tokens_of(prompt + "It sat")], "an answer that is begun is continued"
 
 
 def test_a_text_within_the_loop_over_another(engine: duo.Engine) -> None:

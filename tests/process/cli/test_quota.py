@@ -47,6 +47,6 @@ def group() -> Iterator[Path]:
 
 def test_the_quota_of_a_group_above_is_found(group: Path) -> None:
     enter = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-    command = ["sh", "-c", enter, group, sys.executable, "-c", TELL]
+    command = ["sh", "-c", enter, str(group), sys.executable, "-c", TELL]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0.5", str(group.parent), "1"]

@@ -96,22 +96,6 @@ def test_a_signal_ends_streams_and_waiting_requests(demo_pair: tuple[Path, Path]
         assert lead.finish() == 0
 
 
-def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
-    names = ("--cors-origin", "https://chat.example", "--allowed-host", "lead.example", "--alias", "demo")
-    with LeadProcess(demo_pair[1], *CONTEXT, *names, "-n", "3", env={"LLAMA_API_KEY": "sk-one,sk-two"}) as lead:
-        assert lead.lines[-4:] == [
-            "duo: model demo; context 512 tokens; temperature 0 by default",
-            f"duo: OpenAI base URL {lead.url}/v1, API key required; to chat: duo chat {lead.url} --api-key KEY",
-            f"duo: page {lead.url}/",
-            f"duo: listening on {lead.url} (Ctrl-C to stop)",
-        ]
-        assert get(lead, "/v1/models", Authorization="Bearer sk-none").status_code == 401
-        asked = {"x-api-key": "sk-two", "Host": "lead.example", "Origin": "https://chat.example"}
-        answer = lead.post("/v1/completions", asked, prompt="The cat", ignore_eos=True)
-        assert answer.headers["access-control-allow-origin"] == "https://chat.example"
-        assert (answer.json()["model"], answer.json()["usage"]["completion_tokens"]) == ("demo", 3)
-
-
 # What it shows
 
 PROMPT, TEXT = "quetzal zanzibar", "marmalade xylophone"

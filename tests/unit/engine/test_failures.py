@@ -134,12 +134,3 @@ def test_an_engine_that_cannot_write_says_so_and_tries_new_contexts(
     assert engine.slot.n_ctx == n_ctx
     assert client.get("/health").status_code == 200
     lead.close()
-
-
-def test_a_command_says_one_line(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    failing(monkeypatch, engine, 1, 2)
-    with pytest.raises(ModelError):
-        write(engine)
-    assert not caplog.records
