@@ -133,7 +133,7 @@ def engine(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> Iterator[duo.Engi
 # Batches, other clients' texts and what is in the cache change nothing.
 @pytest.mark.parametrize(
     ("options", "n_most"),
-    [("", 2048), (",num_concurrent=3 --batch_size 8", 48), (",tokenized_requests=False", 2048)],
+    [(",num_concurrent=3 --batch_size 8", 48), (",tokenized_requests=False", 2048)],
 )
 def test_lm_eval_finds_the_log_likelihoods_of_the_engine(
     run: Run, lead: LeadProcess, engine: duo.Engine, tmp_path: Path, options: str, n_most: int
