@@ -190,21 +190,13 @@ def test_a_schema_holds_for_one_request(lead: LeadProcess) -> None:
     assert answer(lead, FRUIT)[0] == expected
 
 
-def nested(depth: int) -> dict[str, Any]:
-    return {"type": "array", "items": nested(depth - 1), "minItems": 99} if depth else {"type": "string"}
-
-
 ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 9999}
-HOSTILE: list[dict[str, Any]] = [  # grammars: see tests/process/llama/test_grammar.py
+HOSTILE: list[dict[str, Any]] = [  # more: tests/process/llama/test_grammar.py, tests/attacks/test_requests.py
     {"json_schema": {"anyOf": [{"type": "string", "maxLength": 9999}] * 1000}},
-    {"json_schema": {"type": "string", "pattern": "^((a{0,9999}){0,9999}){0,9999}$"}},
     {"json_schema": {"properties": {f"p{i}": ARRAY for i in range(800)}}},
-    {"json_schema": {"properties": {"x" * 5000: {"anyOf": [nested(12)] * 40}}}},
     {"grammar": 'root ::= "yes" a\na ::= b a "c" | "d"\nb ::= e\ne ::= "b" |', "max_tokens": 9},
-    {"prompt": "word " * 1_000_000},
     {"guided_regex": "((a{0,9999}){0,9999}){0,9999}"},
     {"guided_choice": [f"{i}" * 9 for i in range(5000)]},
-    {"guided_regex": "(" * 9999, "max_tokens": 9},
 ]
 
 
