@@ -144,15 +144,12 @@ Q8_0 = pytest.mark.parametrize("pair", ["Q8_0"], indirect=True)
 @pytest.mark.parametrize(
     ("pair", "kind", "temp"),
     [
-        ("F16", "code", 0.0),
         ("F16", "chat", 0.8),
         ("Q8_0", "story", 0.0),
         ("Q8_0", "german", 0.8),
         ("Q8_0", "one token", 1.2),
         ("Q8_0", "long", 0.3),
-        ("Q4_0", "json", 0.0),
-        ("Q4_0", "emoji", 0.8),
-        ("Q4_1", "russian", 1.0),
+        ("Q4_0", "emoji", 1.0),
     ],
     indirect=["pair"],
 )
@@ -182,7 +179,7 @@ def test_the_text_is_the_same_where_the_draft_certainly_takes_part(pair: Pair, n
                 time.sleep(0.1)
 
     n_accepted = n_verified = n_hits = 0
-    for kind in ("code", "story", "german"):
+    for kind in ("code", "story"):
         plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=0.8, seed=7))
         assert pair.write(pair.draft, policies()[name], before=wait) == plain
         found = pair.metrics.statistics().draft

@@ -3,16 +3,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from duo.speculation.policy import StepCost
 
-from duo.engine.generation import Proposers
-from duo.engine.proposers import Draft
-from duo.engine.statistics import CONTEXT_FULL, INTERRUPTED, LIMIT
+from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
-from duo.speculation.modes import Schedule
+from duo.speculation.policy import StepCost
+from duo.speculation.schedule import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_request, run
+from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, run
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -134,49 +132,3 @@ def test_the_targets_threads_are_within_the_free_cores() -> None:
     generation = Writing(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
     assert run(generation) == TEXT[:8]
     assert target.teams == [8, 6, 3, 3, 1, 6, 6, 6], "8: the prompt"
-
-
-class Priced(Draft):
-    """A draft of which so much is known."""
-
-    def __init__(self, gain: float | None, n_tokens: int = 0) -> None:
-        super().__init__(Eager(1, 1))
-        assert self.policy is not None
-        self.policy.gain, self.policy.chooser.n_tokens = gain, n_tokens
-        for _ in range(3):
-            self.policy.alone.add_target(1, 0.1)
-            self.policy.alone.add_draft(0.01)
-
-
-@pytest.mark.parametrize(
-    ("now", "layer", "n_tokens", "n_room", "used"),
-    [
-        (1.2, 1.3, 64, None, "layer"),
-        (1.2, 1.3, 63, None, "draft"),  # not yet
-        (1.2, 1.3, 64, 63, "draft"),  # nothing would be left to gain
-        (1.2, 1.23, 64, 64, "draft"),  # nor would it pay to read the text
-        (1.3, 1.3, 64, None, "draft"),
-        (1.3, 1.2, 64, None, "draft"),
-        (1.3, None, 64, None, "layer"),  # it is tried
-        (None, 1.3, 64, None, "draft"),  # as is this one
-    ],
-)
-def test_of_two_drafts_the_one_with_the_higher_forecast_is_used(
-    now: float | None, layer: float | None, n_tokens: int, n_room: int | None, used: str
-) -> None:
-    drafts = {"draft": Priced(now, n_tokens), "layer": Priced(layer)}
-    request = make_request(make_ending(-1 if n_room is None else n_room), PROMPT * 40)
-    assert Proposers(drafts["draft"], layer=drafts["layer"]).choose(drafts["draft"], request) is drafts[used]
-    assert Proposers(drafts["layer"], layer=drafts["draft"]).choose(drafts["draft"], request) is drafts[used]
-
-
-@pytest.mark.parametrize(
-    ("draft", "layer", "used"),
-    [(None, None, "draft"), (1.2, None, "layer"), (None, 1.2, "draft"), (1.2, 1.3, "layer"), (1.0, 1.0, "draft")],
-)
-def test_a_text_begins_with_a_draft_that_is_not_known_or_the_better_one(
-    draft: float | None, layer: float | None, used: str
-) -> None:
-    drafts = {"draft": Priced(draft), "layer": Priced(layer)}
-    sources = Proposers(drafts["draft"], layer=drafts["layer"])
-    assert sources.choose(sources.alone, make_request(make_ending(100))) is drafts[used]
