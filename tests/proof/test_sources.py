@@ -4,6 +4,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from duo.speculation.schedule import Schedule
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
@@ -12,7 +13,6 @@ from duo.engine.model_pair import ModelPair
 from duo.engine.request import generation_config
 from duo.engine.translated import Translation
 from duo.llama.model import Model
-from duo.speculation.schedule import Schedule
 from duo.speculation.types import TokenLogprobs
 from tests.fakes import Eager, restless
 from tests.gguf_files import tiny_llama

@@ -3,11 +3,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
-from duo.errors import DecodeError
 from duo.speculation.policy import StepCost
 from duo.speculation.schedule import Schedule
+
+from duo.errors import DecodeError
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, run
