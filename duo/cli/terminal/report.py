@@ -83,7 +83,7 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
     lines = [*_details(run)] if verbose else []
     lines += [f"speed   {_rate(generation)}; prompt: {_rate(run.text.prompt)}; stopped: {generation.stop}{run.seed}"]
     if has_draft:
-        lines += [f"draft   {'; '.join(_drafted(run.text.draft))}" + (f"; lookup: {_share(lookup)}" if lookup else "")]
+        lines += [f"draft   {'; '.join(_drafted(run.text.draft, generation))}" + (f"; lookup: {_share(lookup)}" if lookup else "")]
     elif lookup:
         lines += [f"lookup  {_share(lookup)}"]
     if has_draft or lookup:
@@ -93,8 +93,10 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
     return "\n".join([*lines, _last_line(generation)])
 
 
-def _drafted(draft: DraftStatistics | None) -> Iterator[str]:
+def _drafted(draft: DraftStatistics | None, generation: GenerationStatistics) -> Iterator[str]:
     yield f"{draft.drafted} tokens drafted, {_share(draft)}" if draft and draft.drafted else "not used"
+    if draft and draft.drafted and generation.tokens_per_decode is not None:
+        yield f"mean acceptance length {generation.tokens_per_decode:.2f}"
     if draft and draft.vocabulary == TRANSLATED:
         yield f"vocabulary translated, {figure(draft.lost_to_translation, 'd')} guesses lost by it"
     if draft and draft.branches:
