@@ -1,18 +1,15 @@
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from duo.speculation.policy import StepCost
 
-from duo.engine.generation import Proposers
-from duo.engine.proposers import Draft
 from duo.engine.statistics import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_request, run
+from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, run
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -79,37 +76,22 @@ def test_a_full_context_and_the_token_limit_end_the_text(
     assert generation.metrics.stop == stop
 
 
-class Learning(Eager):
-    """Records the candidates of each step whose cost it learns, and how many candidates were scored."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        super().__init__(4, 6, schedule)
-        self.learned: list[int] = []
-        self.n_scores = 0
-
-    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        self.learned.append(cost.n_candidates)
-        super().learn_step(n_tokens, cost)
-
-    def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
-        scores = list(scores)
-        self.n_scores += len(scores)
-        super().learn_scores(scores)
-
-
 @pytest.mark.parametrize("schedule", [Schedule.OFF, Schedule.SYNC])
-def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
+def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time includes what a device had to compile. What it shows about the draft is learned all the same."""
-    target, policy = FakeContext(), Learning(schedule)
+    target, estimates, learned = FakeContext(), Eager(4, 6, schedule), list[int]()
 
     def during() -> None:
         target.was_first = target.batches.count(target.batches[-1]) == 1
 
     target.during = during
-    assert run(Writing(target, FakeContext(), make_ending(N), policy)) == TEXT
+    writing = Writing(target, FakeContext(), make_ending(N), estimates)
+    add = estimates.target.alone.add
+    monkeypatch.setattr(estimates.target.alone, "add", lambda n, seconds: (learned.append(n), add(n, seconds))[1])
+    assert run(writing) == TEXT
     sizes = Counter(target.batches[1:])  # without the prompt
-    assert Counter(n + 1 for n in policy.learned) == sizes - Counter({*sizes})
-    assert policy.n_scores == sum(n * (size - 1) for size, n in sizes.items())
+    assert Counter(learned) == sizes - Counter({*sizes})
+    assert len(estimates.scores) == sum(n * (size - 1) for size, n in sizes.items())
 
 
 @pytest.mark.parametrize(
@@ -117,8 +99,8 @@ def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
 )
 def test_each_token_that_is_written_has_its_logprobs_and_none_after_the_end(ends: dict[str, Any]) -> None:
     steps: list[Step] = []
-    policy = Eager(4, 6, Schedule.SYNC)
-    made = Writing(FakeContext(n_batch=32), FakeContext(), make_ending(**ends), policy, n_logprobs=2)
+    draft = Eager(4, 6, Schedule.SYNC)
+    made = Writing(FakeContext(n_batch=32), FakeContext(), make_ending(**ends), draft, n_logprobs=2)
     tokens = run(made, steps.append)
     assert max(len(step.tokens) for step in steps) > 1
     found = [one for step in steps for one in step.logprobs]
@@ -134,49 +116,3 @@ def test_the_targets_threads_are_within_the_free_cores() -> None:
     generation = Writing(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
     assert run(generation) == TEXT[:8]
     assert target.teams == [8, 6, 3, 3, 1, 6, 6, 6], "8: the prompt"
-
-
-class Priced(Draft):
-    """A draft of which so much is known."""
-
-    def __init__(self, gain: float | None, n_tokens: int = 0) -> None:
-        super().__init__(Eager(1, 1))
-        assert self.policy is not None
-        self.policy.gain, self.policy.chooser.n_tokens = gain, n_tokens
-        for _ in range(3):
-            self.policy.alone.add_target(1, 0.1)
-            self.policy.alone.add_draft(0.01)
-
-
-@pytest.mark.parametrize(
-    ("now", "layer", "n_tokens", "n_room", "used"),
-    [
-        (1.2, 1.3, 64, None, "layer"),
-        (1.2, 1.3, 63, None, "draft"),  # not yet
-        (1.2, 1.3, 64, 63, "draft"),  # nothing would be left to gain
-        (1.2, 1.23, 64, 64, "draft"),  # nor would it pay to read the text
-        (1.3, 1.3, 64, None, "draft"),
-        (1.3, 1.2, 64, None, "draft"),
-        (1.3, None, 64, None, "layer"),  # it is tried
-        (None, 1.3, 64, None, "draft"),  # as is this one
-    ],
-)
-def test_of_two_drafts_the_one_with_the_higher_forecast_is_used(
-    now: float | None, layer: float | None, n_tokens: int, n_room: int | None, used: str
-) -> None:
-    drafts = {"draft": Priced(now, n_tokens), "layer": Priced(layer)}
-    request = make_request(make_ending(-1 if n_room is None else n_room), PROMPT * 40)
-    assert Proposers(drafts["draft"], layer=drafts["layer"]).choose(drafts["draft"], request) is drafts[used]
-    assert Proposers(drafts["layer"], layer=drafts["draft"]).choose(drafts["draft"], request) is drafts[used]
-
-
-@pytest.mark.parametrize(
-    ("draft", "layer", "used"),
-    [(None, None, "draft"), (1.2, None, "layer"), (None, 1.2, "draft"), (1.2, 1.3, "layer"), (1.0, 1.0, "draft")],
-)
-def test_a_text_begins_with_a_draft_that_is_not_known_or_the_better_one(
-    draft: float | None, layer: float | None, used: str
-) -> None:
-    drafts = {"draft": Priced(draft), "layer": Priced(layer)}
-    sources = Proposers(drafts["draft"], layer=drafts["layer"])
-    assert sources.choose(sources.alone, make_request(make_ending(100))) is drafts[used]
