@@ -261,7 +261,7 @@ class ModelPair:
             # Without a draft, only a text that repeats itself uses more sizes than these.
             n_most = n_max if draft is not None or self.remote is not None else 1
             warm_s = warm_up(target, self.target, n_most + 1, n_most + 1)
-            self.controller.target.learn_warmup(warm_s)
+            self.controller.target.warm_s = warm_s
             self.controller.use_cores(self.cores.limit)
             own = replace(threads, draft=(threads.target,))
             of_draft, of_layer = (
@@ -270,7 +270,6 @@ class ModelPair:
             )
             for context, model, estimates, used in (of_draft, of_layer):
                 if context is not None and model is not None and estimates is not None:
-                    estimates.costs.forget_jumps(self.controller.target.is_jump)
                     estimates.costs.use_cores(self.cores.limit)
                     warm_up(context, model, 2)
                     time_draft(context, model, used, estimates)

@@ -17,7 +17,7 @@ from duo.speculation.draft_estimates import HALF, DraftEstimates
 from duo.speculation.estimators import Mean, between
 from duo.speculation.forecast import Forecast, limit
 from duo.speculation.modes import ALONE, ASYNC, OFF, SYNC, Budget, Chooser, Mode, RateEstimate, Schedule
-from duo.speculation.target_costs import BatchTimes, TargetCosts
+from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
 from duo.speculation.types import Candidate, Origin, Plan, Probe, Proposal, StepCost, common_prefix
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
@@ -45,7 +45,7 @@ class SizedResult(Protocol):
 class TargetState(TypedDict):
     """What a profile keeps of a target: JSON types, which are checked when they are restored."""
 
-    costs: dict[str, Mapping[str, Sequence[float]]]  # T(n): see TargetCosts.state()
+    costs: BatchTimesState  # T(n)
     bias: float  # of forecasts for the target alone
     looked_up: float  # tokens that the lookup finds between two other steps
 
@@ -65,7 +65,6 @@ class Controller:
         self.drafts: dict[str, DraftEstimates] = {}  # by name, those that can be used now
         self.known: dict[str, DraftEstimates] = {}  # and all that ever could
         self.chooser = Chooser()
-        self._bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
         self._looked_up = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
         self._forecast = Forecast(0.0)
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
@@ -162,7 +161,6 @@ class Controller:
         """From now on, times are learned and used for `n_cores` cores free for both models (0: all of them)."""
         changed = n_cores != self.target.n_cores
         self.target.use_cores(n_cores)
-        self.target.alone.forget_curves()
         for draft in self.drafts.values():
             draft.costs.use_cores(n_cores)
         if changed and self.rate:
@@ -449,7 +447,7 @@ class Controller:
     # The choice of the mode
 
     def _bias_of(self, mode: Mode) -> Mean:
-        return self._bias if mode == ALONE else self.drafts[mode.draft].bias[mode.schedule]
+        return self.target.bias if mode == ALONE else self.drafts[mode.draft].bias[mode.schedule]
 
     def forecasts(self, acceptance: float | None = None, doubt: float = 0.0) -> dict[Mode, Forecast]:
         """What each mode can reach, as far as its costs are known; empty while T(1) is unknown."""
@@ -489,7 +487,7 @@ class Controller:
         if mode in found and len(found) > 1 and self.chooser.is_settled and seconds:
             ratio = tokens / seconds / self.rate
             if mode == ALONE:
-                self._bias.add(min(max(ratio, 0.5), 2.0))
+                self.target.bias.add(min(max(ratio, 0.5), 2.0))
             else:
                 self.drafts[mode.draft].learn_bias(mode.schedule, ratio)
         self._window = (0, 0.0)
@@ -574,7 +572,7 @@ class Controller:
 
     def state(self) -> TargetState:
         """What was learned of the target alone, as JSON types."""
-        return {"costs": self.target.state(), "bias": self._bias.value, "looked_up": self._looked_up.value}
+        return {"costs": self.target.state(), "bias": self.target.bias.value, "looked_up": self._looked_up.value}
 
     def restore(self, state: TargetState) -> bool:
         """Start from the state() of an earlier run. False, and nothing is restored, if it is damaged."""
@@ -584,7 +582,7 @@ class Controller:
         except (KeyError, TypeError, ValueError, AttributeError):
             return False
         self.target.restore(state["costs"])
-        self._bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
+        self.target.bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
         self._looked_up = Mean(value=looked_up, n=DEFAULT.kept_scores)
         return True
 

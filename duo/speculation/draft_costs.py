@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from typing import TypedDict
 
 from duo.config import MAX_BRANCHES, MAX_THREADS
 from duo.speculation.constants import DEFAULT, Assumed, assumed
-from duo.speculation.estimators import Time, between, duration, restored_times, times_state
+from duo.speculation.estimators import Time, TimesState, between, duration, restored_times, times_state
 from duo.speculation.target_costs import AS_FAST, interpolated, with_inferred
 
 # What is timed, with the smallest and the largest number: one token by threads; a batch; one token in each sequence.
@@ -15,13 +15,10 @@ _RANGES = {"by_threads": (1, MAX_THREADS), "pair": (2, 2), "by_sequences": (2, M
 _LEAST_BATCH = 16  # tokens of a batch from which the time of reading is learned
 
 
-TimesState = dict[str, dict[str, list[float]]]  # by what is timed and number: [seconds, relative spread]
-
-
 class CostState(TypedDict):
     """What a profile keeps of DraftCosts."""
 
-    times: dict[str, list[TimesState]]  # by the number of free cores, "0" for all: alone and concurrent
+    times: dict[str, list[dict[str, TimesState]]]  # by the number of free cores, "0" for all: alone and concurrent
     read_s: float
     latency_s: float
 
@@ -29,11 +26,12 @@ class CostState(TypedDict):
 class TokenTimes:
     """Seconds of a draft's decodes in one condition: alone, or concurrent with the target; on some free cores.
 
-    `doubt`, and what `relatives` are for: see BatchTimes.
+    What was not measured is inferred from the `relative`, the other condition; `doubt`: see BatchTimes.
     """
 
+    relative: tuple[TokenTimes, Assumed]  # with how much slower a decode is here
+
     def __init__(self) -> None:
-        self.relatives: list[tuple[TokenTimes, Assumed]] = []
         self.all: dict[str, dict[int, Time]] = {name: {} for name in _RANGES}
         self.by_threads, self.pair, self.by_sequences = self.all.values()
         self.inferred_s = 0.0  # of one token, as inferred from other decodes, until it is measured
@@ -45,19 +43,18 @@ class TokenTimes:
 
     def seconds(self, doubt: float = 0.0, n_sequences: int = 1) -> float:
         """Seconds for one token in each of `n_sequences`; for several, at least as long as for one."""
+        other, slower = self.relative
         if self.by_threads:
             one_s = min(time.estimate(doubt) for time in self.by_threads.values())
+        elif self.inferred_s or not (other.by_threads or other.inferred_s):
+            one_s = self.inferred_s
         else:
-            known = ((other, slower) for other, slower in self.relatives if other.by_threads or other.inferred_s)
-            inferred = (other.seconds(doubt) * assumed(slower, doubt) for other, slower in known)
-            one_s = self.inferred_s or next(inferred, 0.0)
+            one_s = other.seconds(doubt) * assumed(slower, doubt)
         if n_sequences == 1 or not one_s:
             return one_s
         times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self.repeated.items()}
-        for other, _ in self.relatives:
-            theirs = {n: time.value / other.token_s * one_s for n, time in other.repeated.items()}
-            times = with_inferred(times, theirs)
-        return interpolated(times, n_sequences)[n_sequences - 1]
+        theirs = {n: time.value / other.token_s * one_s for n, time in other.repeated.items()}
+        return interpolated(with_inferred(times, theirs), n_sequences)[n_sequences - 1]
 
     @property
     def repeated(self) -> dict[int, Time]:
@@ -82,13 +79,14 @@ class TokenTimes:
         self.pair.setdefault(2, Time()).add(seconds)
         self.inferred_s = seconds / DEFAULT.pair[1]
 
-    def state(self) -> TimesState:
+    def state(self) -> dict[str, TimesState]:
         """What was measured, as JSON types."""
         return {name: times_state(times) for name, times in (self.all | {"by_sequences": self.repeated}).items()}
 
-    def restore(self, state: TimesState) -> None:
+    def restore(self, state: Mapping[str, TimesState]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self.all.items():
+            times.clear()
             times.update(restored_times(state[name], *_RANGES[name]))
 
 
@@ -97,7 +95,7 @@ class DraftCosts:
 
     def __init__(self, *, is_apart: bool) -> None:
         """`is_apart`: the draft and the target share no device."""
-        self._is_apart = is_apart
+        self._slower = AS_FAST if is_apart else DEFAULT.slower
         self._by_cores: dict[int, tuple[TokenTimes, TokenTimes]] = {}
         self._read = Time()  # per token of a long batch
         self._latency = Time()  # round trip to a remote draft, without the time to draft
@@ -105,20 +103,15 @@ class DraftCosts:
 
     def use_cores(self, n_cores: int) -> None:
         """From now on, times are learned and used for `n_cores` cores free for both models."""
-        self.alone, self.concurrent = self._at(n_cores)
-
-    def _at(self, n_cores: int) -> tuple[TokenTimes, TokenTimes]:
         if n_cores not in self._by_cores:
-            alone, both, slower = TokenTimes(), TokenTimes(), DEFAULT.slower
-            alone.relatives = [(both, AS_FAST)]
-            both.relatives = [(alone, AS_FAST if self._is_apart else slower)]
-            for earlier_alone, earlier_both in self._by_cores.values():
-                alone.relatives += [(earlier_alone, slower)]
-                both.relatives += [(earlier_both, slower), (earlier_alone, slower)]
-                earlier_alone.relatives += [(alone, AS_FAST)]
-                earlier_both.relatives += [(both, AS_FAST), (alone, slower)]
+            alone, both, factor = TokenTimes(), TokenTimes(), assumed(DEFAULT.slower, 0.0) if n_cores else 1.0
+            alone.relative, both.relative = (both, AS_FAST), (alone, self._slower)
+            # Until they are measured, times are as on other cores, or slower.
+            for made, other in zip((alone, both), next(iter(self._by_cores.values()), ()), strict=False):
+                for name, times in other.all.items():
+                    made.all[name].update({n: time.inferred(factor) for n, time in times.items()})
             self._by_cores[n_cores] = alone, both
-        return self._by_cores[n_cores]
+        self.alone, self.concurrent = self._by_cores[n_cores]
 
     @property
     def read_s(self) -> float:
@@ -145,36 +138,24 @@ class DraftCosts:
             return n_threads in self.alone.by_threads
         return n_sequences in {*self.alone.by_sequences, *self.concurrent.by_sequences}
 
-    def _times(self) -> Iterator[dict[int, Time]]:
-        return (times for both in self._by_cores.values() for each in both for times in each.all.values())
-
     def scale(self, factor: float) -> None:
         """The machine has become slower by this factor, on the cores that are free now."""
         for times in (*self.alone.all.values(), *self.concurrent.all.values()):
             for time in times.values():
                 time.value *= factor
 
-    def forget_jumps(self, is_jump: Callable[[float], bool]) -> None:
-        """Forget the times of an earlier run that no decode takes: see TargetCosts.is_jump()."""
-        for times in self._times():
-            for n in [n for n, time in times.items() if time.is_kept and is_jump(time.value)]:
-                del times[n]
-        times_here = (Time() if is_jump(time.value) else time for time in (self._read, self._latency))
-        self._read, self._latency = times_here
-
     def state(self) -> CostState:
         """What was measured, as JSON types."""
-        return {
-            "times": {str(n): [each.state() for each in both] for n, both in self._by_cores.items()},
-            "read_s": self._read.value,
-            "latency_s": self._latency.value,
-        }
+        by_cores = {str(n): [each.state() for each in both] for n, both in self._by_cores.items()}
+        return {"times": by_cores, "read_s": self._read.value, "latency_s": self._latency.value}
 
     def restore(self, state: CostState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for n_cores, both in state["times"].items():
-            for times, found in zip(self._at(int(between(int(n_cores), 0, MAX_THREADS))), both, strict=True):
+            self.use_cores(int(between(int(n_cores), 0, MAX_THREADS)))
+            for times, found in zip((self.alone, self.concurrent), both, strict=True):
                 times.restore(found)
+        self.use_cores(0)
         read_s, latency_s = state["read_s"], state["latency_s"]
         self._read = Time(duration(read_s)) if read_s else self._read
         self._latency = Time(duration(latency_s)) if latency_s else self._latency

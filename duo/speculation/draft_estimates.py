@@ -1,7 +1,7 @@
 """What is known of one draft, and the rate that it promises in each schedule."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypedDict
 
@@ -12,7 +12,7 @@ from duo.speculation.draft_costs import CostState, DraftCosts
 from duo.speculation.estimators import Mean, between
 from duo.speculation.forecast import SURE, Forecast, overlapped, taking_turns
 from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule, schedules_of
-from duo.speculation.target_costs import BatchTimes, TargetCosts
+from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
 _MIN_BIAS, _MIN_BIAS_REMOTE = 0.5, 0.02
@@ -25,7 +25,7 @@ class DraftState(TypedDict):
     """What a profile keeps of a draft: JSON types, each value of which is checked when it is restored."""
 
     costs: CostState
-    beside: dict[str, Mapping[str, Sequence[float]]]  # T(n) while the draft computes
+    beside: BatchTimesState  # T(n) while the draft computes
     acceptance: dict[str, AcceptanceState]  # by mode of sampling
     bias: dict[str, float]  # by schedule
     # Texts in succession whose first probe did not lead to drafting, and tokens since a candidate was scored.
@@ -246,7 +246,6 @@ class DraftEstimates:
             self.bias[schedule] = Mean(value=self._limited(bias), n=4)
         self.n_fruitless, self.n_unscored = (int(between(n, 0, 1e9)) for n in state["probes"])
         self.acceptance = self._acceptances.get(self.mode, self.acceptance)
-        self.costs.forget_jumps(self.target.is_jump)
 
 
 def estimates_for(

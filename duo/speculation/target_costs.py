@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from duo.config import MAX_CANDIDATES, MAX_THREADS
 from duo.speculation.constants import DEFAULT, Assumed, assumed
-from duo.speculation.estimators import Time, between, restored_times, times_state
+from duo.speculation.estimators import Mean, Time, TimesState, between, restored_times, times_state
 
 AS_FAST: Assumed = (1.0, 1.0, 1.0)
 
 
-BatchTimesState = Mapping[str, Mapping[str, Sequence[float]]]  # by free cores and size: [seconds, spread]
+BatchTimesState = dict[str, TimesState]  # by the number of free cores, "0" for all
 
 
 class BatchTimes:
@@ -23,17 +23,20 @@ class BatchTimes:
     standard deviations: with 1, all that is uncertain costs that much more than expected, with -1 less.
     """
 
-    def __init__(self, here: list[BatchTimes]) -> None:
-        """`here`: the conditions on the same cores, to which this one is added. The first is the target alone."""
-        self.here = here
-        here.append(self)
-        # Other conditions, and how much slower a decode is here than there, until both are measured.
+    def __init__(self, times: Mapping[int, Time] | None = None) -> None:
+        """`times`: what is known of earlier runs, or inferred from another number of cores."""
+        self.times: dict[int, Time] = dict(times or {})
+        # The other conditions on these cores, and how much slower a decode is here than there, until both are measured.
         self.relatives: list[tuple[BatchTimes, Assumed]] = []
-        self.times: dict[int, Time] = {}
         self._curves: dict[float, list[float]] = {}  # by doubt
         self._basis: dict[int, tuple[float, float]] = {}  # T(n) of which the curves were made, without doubt and with
         self.was_wrong = False  # whether T(n > 1) of an earlier run was wrong, since a text began
         self.is_doubted = False  # whether T(1) is from an earlier run whose other times were wrong
+
+    @property
+    def _here(self) -> list[BatchTimes]:
+        """All conditions on these cores."""
+        return [self, *(other for other, _ in self.relatives)]
 
     def begin(self) -> None:
         """A text begins."""
@@ -42,7 +45,7 @@ class BatchTimes:
             time.begin()
 
     def add(self, n: int, seconds: float) -> float:
-        """The target decoded a batch of `n` tokens. Returns the factor by which the machine's speed has changed: 1.0.
+        """The target decoded a batch of `n` tokens. Returns the factor by which the machine has slowed down: mostly 1.
 
         A time that contradicts what this run has measured says that the machine has changed, and all other times with
         it. If the time was known from an earlier run, and n > 1, the curve may be wrong: it is forgotten.
@@ -56,18 +59,18 @@ class BatchTimes:
                 self._forget_kept()
             elif time.value * DEFAULT.jump > before_s:  # else the earlier time was that of a clock that jumped
                 factor = time.value / before_s
-                self._scale(factor, time)
+                for other in (each for costs in self._here for each in costs.times.values() if each is not time):
+                    other.value *= factor
         self.is_doubted = self.is_doubted and n > 1
-        now = time.value, time.estimate(1.0)
-        least = DEFAULT.spread / 20
-        if any(abs(a - b) > least * a for a, b in zip(now, self._basis.get(n, (0.0, 0.0)), strict=True)):
+        now, basis, least = (time.value, time.estimate(1.0)), self._basis.get(n, (0.0, 0.0)), DEFAULT.spread / 20
+        if any(abs(a - b) > least * a for a, b in zip(now, basis, strict=True)):
             self._basis[n] = now
             self._follow()
             self.forget_curves()
         return factor
 
     def _used(self) -> dict[int, Time]:
-        """The sizes that this text uses and that were known before; none until there are five decodes of them."""
+        """The sizes that this text uses and that were known before; none until there are some decodes of them."""
         used = {n: time for n, time in self.times.items() if time.here.n and time.before}
         return used if _n_here(used.values()) >= DEFAULT.few else {}
 
@@ -83,8 +86,8 @@ class BatchTimes:
         # The target alone, of many decodes, is known more exactly; other sizes are few.
         least = DEFAULT.spread * (min(1.0, 2 / math.sqrt(n)) if groups[0] else 1.0)
         drift = drift if abs(drift - 1) > least else 1.0
-        for costs in self.here:
-            if costs is self or not any(time.here.n for time in costs.times.values()):
+        for costs in self._here:
+            if costs is self or not _n_here(costs.times.values()):
                 for time in costs.times.values():
                     if time.before and not time.here.n:
                         time.value = time.before * drift
@@ -92,16 +95,11 @@ class BatchTimes:
     def _forget_kept(self) -> None:
         """Forget T(n > 1) of earlier runs, and do not compare with them."""
         self.was_wrong, self.is_doubted = True, self.time(1).is_kept
-        for costs in self.here:
+        for costs in self._here:
             for n, time in [(n, time) for n, time in costs.times.items() if n > 1]:
                 time.before = 0.0
                 if time.is_kept:
                     del costs.times[n]
-
-    def _scale(self, factor: float, known: Time) -> None:
-        for time in (time for costs in self.here for time in costs.times.values()):
-            if time is not known:
-                time.value *= factor
 
     def time(self, n: int) -> Time:
         """T(n) as measured in this condition; without any value if it was not. Any thread may call it."""
@@ -116,8 +114,7 @@ class BatchTimes:
 
     def n_affordable(self, credit_s: float) -> int:
         """The largest batch that was measured or, linear beyond, costs at most `credit_s` more than one token."""
-        family = [self, *(other for other, _ in self.relatives)]
-        most = max((n for costs in family for n in costs.times), default=1)
+        most = max((n for costs in self._here for n in costs.times), default=1)
         each_s = self.seconds(most) / most
         return max(most, int((credit_s + self.seconds(1)) / each_s)) if each_s else most
 
@@ -156,10 +153,9 @@ class BatchTimes:
         return interpolated(known, n, doubt) if known else [0.0] * n
 
     def forget_curves(self) -> None:
-        """Something that the curves follow from has changed, here and in the relatives."""
-        self._curves.clear()
-        for other, _ in self.relatives:
-            other._curves.clear()
+        """Something that the curves follow from has changed."""
+        for costs in self._here:
+            costs._curves.clear()
 
 
 class TargetCosts:
@@ -167,82 +163,52 @@ class TargetCosts:
 
     def __init__(self) -> None:
         self._by_cores: dict[int, dict[str, BatchTimes]] = {}  # then by draft; "": alone
-        self._apart = set[str]()  # drafts that share no device with the target
+        self.bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
         self.warm_s = math.inf  # the time of the first tokens, when the target was loaded
         self.use_cores(0)
 
     def use_cores(self, n_cores: int) -> None:
         """From now on, times are learned and used for `n_cores` cores free for both models."""
         self.n_cores = n_cores
-        self.alone = self._at(n_cores, "")
+        self.alone = self.beside("")
+        self.alone.forget_curves()
 
     def beside(self, draft: str, *, is_apart: bool = False) -> BatchTimes:
         """T(n) while the draft of this name computes; `is_apart`: on devices that the target does not use."""
-        if is_apart:
-            self._apart.add(draft)
-        return self._at(self.n_cores, draft)
-
-    def _at(self, n_cores: int, draft: str) -> BatchTimes:
-        here = self._by_cores.setdefault(n_cores, {})
+        here = self._by_cores.setdefault(self.n_cores, {})
         if draft not in here:
-            alone = here.get("") or self._related(n_cores, "")
+            others = (each[draft] for n, each in self._by_cores.items() if n != self.n_cores and draft in each)
+            factor = assumed(DEFAULT.slower, 0.0) if self.n_cores else 1.0
+            # Until they are measured, times are as on other cores, or slower.
+            here[draft] = BatchTimes({n: time.inferred(factor) for n, time in next(others, BatchTimes()).times.items()})
             if draft:
-                made = self._related(n_cores, draft)
-                made.relatives.insert(0, (alone, AS_FAST if draft in self._apart else DEFAULT.slower))
-                alone.relatives.insert(0, (made, AS_FAST))
+                here[draft].relatives.append((self.beside(""), AS_FAST if is_apart else DEFAULT.slower))
+                here[""].relatives.append((here[draft], AS_FAST))
         return here[draft]
-
-    def _related(self, n_cores: int, draft: str) -> BatchTimes:
-        """New times, related to those of the same condition on other numbers of cores."""
-        here = self._by_cores[n_cores]
-        made = BatchTimes(next(iter(here.values())).here if here else [])
-        here[draft] = made
-        for other in (each for n, each in self._by_cores.items() if n != n_cores):
-            if draft in other:
-                made.relatives.append((other[draft], DEFAULT.slower))
-                other[draft].relatives.append((made, AS_FAST))
-            if draft and "" in other:
-                made.relatives.append((other[""], DEFAULT.slower))
-        return made
-
-    def _all(self) -> Iterator[BatchTimes]:
-        return (times for here in self._by_cores.values() for times in here.values())
 
     def begin(self) -> None:
         """A text begins."""
-        for times in self._all():
-            times.begin()
-
-    def learn_warmup(self, seconds: float) -> None:
-        """The target decoded its first tokens in so many seconds."""
-        self.warm_s = seconds
-        self.forget_jumps()
+        for here in self._by_cores.values():
+            for times in here.values():
+                times.begin()
 
     def is_jump(self, seconds: float) -> bool:
         """Whether no decode takes so long, by the other times and the warm-up: the clock has jumped meanwhile."""
-        if seconds <= 1:
-            return False
-        known = [time.value for times in self._all() for time in times.times.values()]
-        return seconds > DEFAULT.jump * min([*known, self.warm_s])
+        known = [time.value for times in self._by_cores[self.n_cores].values() for time in times.times.values()]
+        return seconds > max(1.0, DEFAULT.jump * min([*known, self.warm_s]))
 
-    def forget_jumps(self) -> None:
-        """Forget what an earlier run has measured while the clock jumped."""
-        for times in self._all():
-            for n in [n for n, time in times.times.items() if time.is_kept and self.is_jump(time.value)]:
-                del times.times[n]
-            times.forget_curves()
-
-    def state(self, draft: str = "") -> dict[str, Mapping[str, Sequence[float]]]:
+    def state(self, draft: str = "") -> BatchTimesState:
         """What was measured alone, or beside this `draft`, as JSON types."""
         return {str(n): times_state(here[draft].times) for n, here in self._by_cores.items() if draft in here}
 
     def restore(self, state: BatchTimesState, draft: str = "") -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
+        now = self.n_cores
         for n_cores, times in state.items():
-            found = restored_times(times, 1, MAX_CANDIDATES + 1)
-            self._at(int(between(int(n_cores), 0, MAX_THREADS)), draft).times.update(found)
-        for each in self._all():
-            each.forget_curves()
+            self.n_cores = int(between(int(n_cores), 0, MAX_THREADS))
+            self.beside(draft).times = restored_times(times, 1, MAX_CANDIDATES + 1)
+            self.beside(draft).forget_curves()
+        self.use_cores(now)
 
 
 def _n_here(times: Iterable[Time]) -> int:
