@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from duo.config import ThreadConfig
+from duo.engine.generation import Proposers
+from duo.engine.local_draft import LocalDraft
 from duo.engine.recorder import Clock
 from duo.errors import DecodeAborted, RollbackError
 from duo.speculation.acceptance import Acceptance, Lookahead
@@ -161,6 +163,11 @@ class EagerController(Controller):
         if draft.schedule is SYNC and len(drafted.candidates) < n and drafted.next_s < math.inf:
             return Plan(proposer=at, wait_s=0.0)
         return Plan(drafted.candidates[:n], at)
+
+
+def eager(draft: LocalDraft) -> Proposers:
+    """This draft alone, and a controller that is as eager."""
+    return Proposers(EagerController(draft.estimates.target), [draft])
 
 
 class FakeContext:

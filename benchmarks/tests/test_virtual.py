@@ -1,21 +1,22 @@
-"""Replays in virtual time: what a machine of known costs does, and what the policy does on it."""
+"""Replays in virtual time: what a machine of known costs does, and what a controller does on it."""
 
 from dataclasses import replace
 
 import pytest
-from duo.speculation.pair import Machine, PairModel
-from duo.speculation.policy import Policy
 
-from benchmarks.virtual import NoisyPolicy, constant, replay
+from benchmarks.virtual import NoisyController, constant, replay
 from benchmarks.virtual_clock import VirtualClock
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, Schedule
-from tests.unit.speculation.machines import (
+from tests.unit.speculation.pairs import (
     N_AHEAD,
     N_MAX,
     SEPARATE,
     TWO_CORES,
-    Fixed,
     concurrent_rate,
+    fixed,
+    pair,
     prepared,
     sequential_rate,
 )  # fmt: skip
@@ -54,7 +55,7 @@ def test_threads_go_on_in_the_order_of_their_moments_and_time_is_what_they_wait_
 
 @pytest.mark.parametrize("schedule", ALL)
 def test_a_replay_accounts_for_every_token_and_step(schedule: Schedule) -> None:
-    found = replay(Policy(N_MAX, N_AHEAD, (schedule,)), SEPARATE, constant(0.8), 1000)
+    found = pair(schedules=(schedule,)).replay(SEPARATE, 0.8, 1000)
     assert found.tokens_in == {other: 1000 if other is schedule else 0 for other in ALL}
     assert found.ends[-1] == (1000, found.seconds)
     assert found.rate == pytest.approx(1000 / found.seconds)
@@ -72,35 +73,37 @@ def test_a_replay_accounts_for_every_token_and_step(schedule: Schedule) -> None:
     ],
 )
 def test_fixed_settings_reach_the_rate_of_the_formula(machine: Machine, k: int, wait: int, schedule: Schedule) -> None:
-    found = replay(Fixed(k, wait, schedule), machine, constant(0.8), 5000).rate
+    found = fixed(k, wait, schedule).replay(machine, 0.8, 5000).rate
     sequential = schedule is Schedule.SYNC
     formula = sequential_rate(machine, 0.8, k) if sequential else concurrent_rate(machine, 0.8, k, wait)
     assert found == pytest.approx(formula, rel=0.04)
 
 
-def test_noise_is_in_what_the_policy_is_told_and_not_in_the_clock() -> None:
+def test_noise_is_in_what_the_controller_is_told_and_not_in_the_clock() -> None:
     machine = replace(FLAT, noise=0.02, spikes=0.05)
-    policy = NoisyPolicy(N_MAX, N_AHEAD, (Schedule.OFF,))
-    found = replay(policy, machine, constant(0.0), 400)
-    assert found == replay(Policy(N_MAX, N_AHEAD, (Schedule.OFF,)), machine, constant(0.0), 400)
-    assert 0 < abs(policy.alone.target_s(1) - 0.5) < 0.01
+    controller = NoisyController()
+    draft = DraftEstimates(controller.target, N_MAX, N_AHEAD, (Schedule.OFF,))
+    found = replay(controller, draft, machine, constant(0.0), 400)
+    assert found == pair(schedules=(Schedule.OFF,)).replay(machine, 0.0, 400)
+    assert 0 < abs(controller.target.alone.seconds(1) - 0.5) < 0.01
 
 
 def test_a_pair_that_is_informed_of_a_machine_knows_its_times() -> None:
     machine = replace(TWO_CORES, pair_s=0.021, latency_s=0.004, branch_s=[0.026, 0.03])
-    pair = PairModel(N_MAX, N_AHEAD)
-    pair.learn_machine(machine)
-    assert pair.alone.curve(9) == pytest.approx(machine.target_s)
-    assert pair.concurrent.curve(9) == pytest.approx(machine.concurrent_target_s)
-    assert (pair.alone.draft_s, pair.concurrent.draft_s) == pytest.approx((0.0173, 0.026))
-    assert (pair.alone.pair_time(), pair.latency_s) == pytest.approx((0.021, 0.004))
-    assert pair.concurrent.draft_time(0.0, 2) == pytest.approx(0.03)
-    assert pair.alone.curve(9, 1.0) == pytest.approx(machine.target_s, rel=0.03), "with little doubt"
+    draft = pair().draft
+    machine.teach(draft)
+    alone, costs = draft.target.alone, draft.costs
+    assert alone.curve(9) == pytest.approx(machine.target_s)
+    assert draft.beside.curve(9) == pytest.approx(machine.concurrent_target_s)
+    assert (costs.alone.token_s, costs.concurrent.token_s) == pytest.approx((0.0173, 0.026))
+    assert (costs.alone.pair_s(), costs.latency_s) == pytest.approx((0.021, 0.004))
+    assert costs.concurrent.seconds(0.0, 2) == pytest.approx(0.03)
+    assert alone.curve(9, 1.0) == pytest.approx(machine.target_s, rel=0.03), "with little doubt"
 
 
 def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
     machine = Machine([0.55] * 9, 0.1, [0.55] * 9, 0.1)
-    aborts, ends = (replay(Fixed(1, 1), replace(machine, aborts=each), constant(0.0), 200) for each in (True, False))
+    aborts, ends = (fixed(1, 1).replay(replace(machine, aborts=each), 0.0, 200) for each in (True, False))
     assert aborts.seconds == pytest.approx(200 * 0.55 + 200 * 0.1)
     assert ends.seconds == pytest.approx(200 * 0.55 + 0.1 + 199 * 0.15)
 
@@ -115,4 +118,4 @@ def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_
     never = prepared(machine, 0.8, 2000, 8, ranks=(0.0,))
     assert never.n_prepared == 0 < never.n_contradicted
     assert found.rate > 1.1 * never.rate
-    assert never.n_opened < 0.5 * found.n_opened, "the policy learns that it prepares in vain"
+    assert never.n_opened < 0.5 * found.n_opened, "the controller learns that it prepares in vain"

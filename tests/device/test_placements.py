@@ -7,7 +7,7 @@ import pytest
 
 from duo.engine.engine import Engine
 from tests.command import ONE_EACH, Argument, Run, assert_refused, duo, models
-from tests.device.helpers import KINDS, PROMPT, Layers, Patient, assert_as_alone, assert_as_on_cpu, compare, opened
+from tests.device.helpers import KINDS, PROMPT, Layers, assert_as_alone, assert_as_on_cpu, compare, opened, patient
 
 LAYERS: tuple[Layers, ...] = (0, 1, 99, "auto")
 TEXT = ("-p", PROMPT, "-n", "12", "--ignore-eos", "--exact", "--lookup", "off", "--schedule", "sync", *ONE_EACH)
@@ -33,7 +33,7 @@ def test_the_text_is_the_same(
         assert [slot.target.places, slot.draft_model.places] == [places[layers], places[draft_layers]]
         for kind in KINDS:
             assert_as_on_cpu(cpu, engine, kind)
-        found = compare(engine, Patient(), "sampled")
+        found = compare(engine, patient(), "sampled")
         assert_as_alone(engine, found)
         assert found.drafted.verified > 0
 

@@ -16,7 +16,7 @@ from duo.llama.model import Model
 from duo.speculation.modes import Schedule
 from duo.speculation.sampling import Chain
 from duo.speculation.types import Logits
-from tests.fakes import Eager
+from tests.fakes import Eager, eager
 from tests.goodness import chi_square
 from tests.prompts import PROMPTS
 
@@ -57,7 +57,7 @@ def test_a_verified_token_has_the_distribution_of_the_model(engine: Engine, veri
     prompt, drawn = engine.tokenize(text), []
     for seed in range(-1, N):
         config = GenerationConfig(replace(sampling, seed=seed % 2**32), StopConfig(2), verify=verify)
-        sources = engine.slot.sources(engine.slot.new_draft(Eager(1, 1, Schedule.SYNC)))
+        sources = eager(engine.slot.new_draft(Eager(1, 1, Schedule.SYNC)))
         with engine.start(prompt, config, sources=sources) as stream:
             token = next(stream).tokens[0]
         if seed >= 0:  # the first text has filled the caches

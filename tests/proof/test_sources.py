@@ -15,7 +15,7 @@ from duo.engine.translated import Translation
 from duo.llama.model import Model
 from duo.speculation.modes import Schedule
 from duo.speculation.types import TokenLogprobs
-from tests.fakes import Eager, restless
+from tests.fakes import Eager, eager, restless
 from tests.gguf_files import tiny_llama
 from tests.prompts import SCRIPTS
 
@@ -47,7 +47,7 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
             tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
             prompt = tokens + tokens[: len(tokens) // 4]
             (plain, _), (found, n) = (
-                write(engine, i, prompt, engine.slot.sources(lookup=on), 12) for on in (False, True)
+                write(engine, i, prompt, engine.slot.proposers(lookup=on), 12) for on in (False, True)
             )
             assert found == plain, text
             n_accepted += n
@@ -58,7 +58,10 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
 def plain(target: Model) -> list[list[TokenLogprobs]]:
     """What the target writes alone."""
     with Engine(ModelPair(target, None, CONFIG)) as engine:
-        return [write(engine, i, engine.tokenize(text), engine.slot.sources(), 8)[0] for i, text in enumerate(SCRIPTS)]
+        return [
+            write(engine, i, engine.tokenize(text), engine.slot.proposers(lookup=False), 8)[0]
+            for i, text in enumerate(SCRIPTS)
+        ]
 
 
 @pytest.mark.parametrize("kind", ["good", "useless"])
@@ -74,9 +77,9 @@ def test_the_text_is_the_same_with_another_vocabulary(
     ):
         engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(plain):
-            policy = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
-            sources = engine.slot.sources(engine.slot.new_draft(policy))
+            estimates = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
+            sources = eager(engine.slot.new_draft(estimates))
             found, n = write(engine, i, engine.tokenize(SCRIPTS[i]), sources, 8)
-            assert found == text, (SCRIPTS[i], policy.schedule)
+            assert found == text, (SCRIPTS[i], estimates.schedules)
             n_accepted += n
     assert kind != "good" or n_accepted > sum(map(len, plain)) / 10

@@ -219,15 +219,15 @@ def test_the_list(save: Save) -> None:
     assert rows == [
         f"1970-01-03 00:00 4.7 GB + 470 MB CPU tuned 2/1 1+1 100.0 10.0 80 % sync {tuned.path.stem}",
         f"1970-01-02 00:00 4.7 GB + 470 MB CPU auto 100.0 10.0 80 % sync {pair.path.stem}",
-        f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 10.0 80 % - {alone.path.stem}",
+        f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 - - - {alone.path.stem}",
     ]
     assert (empty, where) == ("", f"ms/token of the target and of the draft; in {pair.path.parent}")
 
 
 def test_one_profile_in_full(save: Save) -> None:
-    save("large.gguf", "small.gguf")
-    save("other.gguf", "small.gguf")
-    run = tune("--list", "large")
+    for names in (["large.gguf"], ["large.gguf", "small.gguf"], ["other.gguf", "small.gguf"]):
+        save(*names)
+    run = tune("--list", "large+small")
     assert (run.status, run.stderr) == (0, "")
     for line in (
         "model     /models/large.gguf, 4.7 GB, CPU",

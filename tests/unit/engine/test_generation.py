@@ -86,8 +86,12 @@ def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule, monkeypa
 
     target.during = during
     writing = Writing(target, FakeContext(), make_ending(N), estimates)
-    add = estimates.target.alone.add
-    monkeypatch.setattr(estimates.target.alone, "add", lambda n, seconds: (learned.append(n), add(n, seconds))[1])
+
+    def add(n: int, _: float) -> float:
+        learned.append(n)
+        return 1.0
+
+    monkeypatch.setattr(estimates.target.alone, "add", add)
     assert run(writing) == TEXT
     sizes = Counter(target.batches[1:])  # without the prompt
     assert Counter(learned) == sizes - Counter({*sizes})
