@@ -30,7 +30,7 @@ from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from duo.bench.results import Range
 from duo.diagnose.prospects import informed
-from duo.speculation.constants import DEFAULT, PolicyConfig
+from duo.speculation.constants import DEFAULT, Constants
 from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule, fastest
 
@@ -202,9 +202,9 @@ def row(found: Sequence[Judged]) -> str:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, for a PolicyConfig. Raises ValueError."""
+    """NAME=VALUE, for a Constants. Raises ValueError."""
     name, _, value = text.partition("=")
-    if name not in {each.name for each in fields(PolicyConfig)}:
+    if name not in {each.name for each in fields(Constants)}:
         raise ValueError(f"no constant {name}")
     found = json.loads(value)
     return name, tuple(found) if isinstance(found, list) else found

@@ -31,7 +31,7 @@ from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
 
 N_RANKS = len(DEFAULT.ranks)
-_ROWS = DEFAULT.probe_tokens  # of logits that the draft's context has room for
+_ROWS = DEFAULT.some  # of logits that the draft's context has room for
 
 
 def traces(pair: str, n_tokens: int) -> dict[str, str]:

@@ -14,8 +14,9 @@ import numpy as np
 
 from benchmarks.virtual_clock import VirtualClock
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache, Decoder
+from duo.engine.decoder import Decoder
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Proposer, RunningText
 from duo.engine.recorder import Recorder

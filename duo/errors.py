@@ -64,3 +64,26 @@ class RollbackError(DecodeError):
 
 class ClosedError(DuoError):
     """A model or context was used after close()."""
+
+
+class ApiError(DuoError):
+    """A request of the HTTP API cannot be answered: the status of the response, the message, and OpenAI's `code`."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+    @classmethod
+    def of(cls, error: BaseException) -> "ApiError":
+        """The response for an error of a request or of its text."""
+        match error:
+            case ApiError():
+                return error
+            case BusyError() | ClosedError():
+                return cls(503, str(error))
+            case UsageError() | PromptError():
+                return cls(400, str(error))
+            case RecursionError():
+                return cls(400, "the request is nested too deeply")
+        return cls(500, f"the generation failed: {error}")

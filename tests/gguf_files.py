@@ -35,50 +35,38 @@ class _Model(gguf.GGUFWriter):
         super().__init__(path, architecture, split_max_tensors=max_tensors)
         self._path = path
         self._random = np.random.default_rng(seed)
-        self.add_context_length(N_CTX_TRAIN)
-        self.add_embedding_length(n_embd)
-        self.add_block_count(n_layer)
-        self.add_feed_forward_length(n_ff)
+        self.add(context_length=N_CTX_TRAIN, embedding_length=n_embd, block_count=n_layer, feed_forward_length=n_ff)
 
     left_out: tuple[str, ...] = ()  # beginnings of the names of tensors that the file lacks
 
+    def add(self, **values: Any) -> None:
+        """Keys, by the names of the writer's methods."""
+        for name, value in values.items():
+            getattr(self, f"add_{name}")(value)
+
     def write_attention(self, n_head_kv: int | list[int] = N_HEAD) -> None:
-        self.add_head_count(N_HEAD)
-        self.add_head_count_kv(n_head_kv)
-        self.add_layer_norm_rms_eps(1e-5)
-        self.add_rope_dimension_count(N_EMBD_HEAD)
-        self.add_key_length(N_EMBD_HEAD)
-        self.add_value_length(N_EMBD_HEAD)
+        self.add(head_count=N_HEAD, head_count_kv=n_head_kv, layer_norm_rms_eps=1e-5)
+        self.add(rope_dimension_count=N_EMBD_HEAD, key_length=N_EMBD_HEAD, value_length=N_EMBD_HEAD)
 
     def write_gemma4(self) -> None:
         self.write_attention()
-        self.add_key_length_swa(N_EMBD_HEAD)
-        self.add_value_length_swa(N_EMBD_HEAD)
-        self.add_sliding_window(64)
-        self.add_sliding_window_pattern([True, False])
-        self.add_embedding_length_per_layer_input(0)
+        self.add(key_length_swa=N_EMBD_HEAD, value_length_swa=N_EMBD_HEAD)
+        self.add(sliding_window=64, sliding_window_pattern=[True, False], embedding_length_per_layer_input=0)
 
     def write_vocabulary(
         self, words: Sequence[str] = WORDS, padding: int = 0, *, add_bos: bool = False, control: Sequence[str] = ()
     ) -> int:
         """A SentencePiece vocabulary: special tokens, bytes, words, more special tokens, padding. Returns its size."""
         tokens = [
-            ("<unk>", TokenType.UNKNOWN),
-            ("<s>", TokenType.CONTROL),
-            ("</s>", TokenType.CONTROL),
+            *(("<unk>", TokenType.UNKNOWN), ("<s>", TokenType.CONTROL), ("</s>", TokenType.CONTROL)),
             *((f"<0x{byte:02X}>", TokenType.BYTE) for byte in range(256)),
             *((word, TokenType.NORMAL) for word in words),
             *((text, TokenType.CONTROL) for text in control),
             *((f"<unused{i}>", TokenType.UNUSED) for i in range(padding)),
         ]
-        self.add_tokenizer_model("llama")
-        self.add_token_list([text for text, _ in tokens])
-        self.add_token_scores([-float(i) for i in range(len(tokens))])
-        self.add_token_types([kind for _, kind in tokens])
-        self.add_unk_token_id(0)
-        self.add_bos_token_id(1)
-        self.add_eos_token_id(2)
-        self.add_add_bos_token(add_bos)
+        self.add(tokenizer_model="llama", token_list=[text for text, _ in tokens])
+        self.add(token_scores=[-float(i) for i in range(len(tokens))], token_types=[kind for _, kind in tokens])
+        self.add(unk_token_id=0, bos_token_id=1, eos_token_id=2, add_bos_token=add_bos)
         return len(tokens)
 
     def values(self, *shape: int) -> npt.NDArray[np.float32]:
@@ -93,6 +81,15 @@ class _Model(gguf.GGUFWriter):
     def noise(self, name: str, *shape: int, scale: float = 1.0) -> None:
         self.add_tensor(name, self.values(*shape) * np.float32(scale))
 
+    def noises(self, layer: str, **shapes: tuple[int, ...]) -> None:
+        """Weights of a layer."""
+        for name, shape in shapes.items():
+            self.noise(f"{layer}.{name}.weight", *shape)
+
+    def norms(self, layer: str, *names: str, n: int = N_EMBD, value: float = 1.0) -> None:
+        for name in names:
+            self.constant(f"{layer}.{name}.weight", n, value=value)
+
     def constant(self, name: str, *shape: int, value: float = 1.0) -> None:
         self.add_tensor(name, np.full(shape, value, np.float32))
 
@@ -104,17 +101,15 @@ class _Model(gguf.GGUFWriter):
 
     def attention(self, layer: str, depth: float = 1.0, *, gated: bool = False, head_norms: bool = False) -> None:
         self.constant(f"{layer}.attn_norm.weight", N_EMBD)
-        self.noise(f"{layer}.attn_q.weight", (1 + gated) * N_EMBD, N_EMBD)
-        self.noise(f"{layer}.attn_k.weight", N_EMBD, N_EMBD)
-        self.noise(f"{layer}.attn_v.weight", N_EMBD, N_EMBD)
+        square = (N_EMBD, N_EMBD)
+        self.noises(layer, attn_q=((1 + gated) * N_EMBD, N_EMBD), attn_k=square, attn_v=square)
         self.noise(f"{layer}.attn_output.weight", N_EMBD, N_EMBD, scale=depth)
-        for name in ("attn_q_norm", "attn_k_norm") if head_norms else ():
-            self.constant(f"{layer}.{name}.weight", N_EMBD_HEAD)
+        if head_norms:
+            self.norms(layer, "attn_q_norm", "attn_k_norm", n=N_EMBD_HEAD)
 
     def feed_forward(self, layer: str, depth: float = 1.0, norm: str = "ffn_norm") -> None:
         self.constant(f"{layer}.{norm}.weight", N_EMBD)
-        self.noise(f"{layer}.ffn_gate.weight", N_FF, N_EMBD)
-        self.noise(f"{layer}.ffn_up.weight", N_FF, N_EMBD)
+        self.noises(layer, ffn_gate=(N_FF, N_EMBD), ffn_up=(N_FF, N_EMBD))
         self.noise(f"{layer}.ffn_down.weight", N_EMBD, N_FF, scale=depth)
 
     def next_token(self, layer: str) -> None:
@@ -122,8 +117,7 @@ class _Model(gguf.GGUFWriter):
         row = 0.2 * self._random.standard_normal((N_EMBD, N_EMBD), np.float32) / np.sqrt(np.float32(N_EMBD))
         both = np.concatenate([np.eye(N_EMBD, dtype=np.float32), row], axis=1)
         self.add_tensor(f"{layer}.nextn.eh_proj.weight", both)
-        for name in ("enorm", "hnorm"):
-            self.constant(f"{layer}.nextn.{name}.weight", N_EMBD)
+        self.norms(f"{layer}.nextn", "enorm", "hnorm")
 
     def finish(self) -> Path:
         self.write_header_to_file()
@@ -174,13 +168,10 @@ def tiny_bpe(path: Path, pre: str) -> Path:
     model.write_attention()
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2 spells the other bytes from U+0100 on
     others = iter(range(256, 512))
-    model.add_tokenizer_model("gpt2")
-    model.add_tokenizer_pre(pre)
-    model.add_token_list([*(chr(byte if byte in visible else next(others)) for byte in range(256)), "<|end|>"])
-    model.add_token_types([*[TokenType.NORMAL] * 256, TokenType.CONTROL])
-    model.add_token_merges(["a b"])
-    model.add_eos_token_id(256)
-    model.add_add_bos_token(False)
+    tokens = [*(chr(byte if byte in visible else next(others)) for byte in range(256)), "<|end|>"]
+    model.add(tokenizer_model="gpt2", tokenizer_pre=pre, token_list=tokens)
+    model.add(token_types=[*[TokenType.NORMAL] * 256, TokenType.CONTROL], token_merges=["a b"])
+    model.add(eos_token_id=256, add_bos_token=False)
     return model.finish()
 
 
@@ -188,20 +179,14 @@ def tiny_mamba(path: Path) -> Path:
     """A recurrent model of one layer, of which llama.cpp rolls nothing back; with the vocabulary of `tiny_llama`."""
     n_inner, n_state, n_conv, n_rank = 2 * N_EMBD, 16, 4, 4
     model = _Model(path, "mamba", n_ff=0)
-    model.add_head_count(0)
-    model.add_layer_norm_rms_eps(1e-5)
-    model.add_ssm_conv_kernel(n_conv)
-    model.add_ssm_inner_size(n_inner)
-    model.add_ssm_state_size(n_state)
-    model.add_ssm_time_step_rank(n_rank)
+    model.add(head_count=0, layer_norm_rms_eps=1e-5, ssm_conv_kernel=n_conv, ssm_inner_size=n_inner)
+    model.add(ssm_state_size=n_state, ssm_time_step_rank=n_rank)
     model.noise("token_embd.weight", model.write_vocabulary(), N_EMBD)
     model.constant("output_norm.weight", N_EMBD)
     model.constant("blk.0.attn_norm.weight", N_EMBD)
-    model.noise("blk.0.ssm_in.weight", 2 * n_inner, N_EMBD)
-    model.noise("blk.0.ssm_conv1d.weight", n_inner, n_conv)
+    model.noises("blk.0", ssm_in=(2 * n_inner, N_EMBD), ssm_conv1d=(n_inner, n_conv))
     model.noise("blk.0.ssm_conv1d.bias", n_inner)
-    model.noise("blk.0.ssm_x.weight", n_rank + 2 * n_state, n_inner)
-    model.noise("blk.0.ssm_dt.weight", n_inner, n_rank)
+    model.noises("blk.0", ssm_x=(n_rank + 2 * n_state, n_inner), ssm_dt=(n_inner, n_rank))
     model.noise("blk.0.ssm_dt.bias", n_inner)
     model.constant("blk.0.ssm_a", n_inner, n_state, value=-1.0)
     model.constant("blk.0.ssm_d", n_inner)
@@ -218,8 +203,7 @@ def tiny_hybrid(path: Path, *, seed: int = 0, depth: float = 1.0, n_layer: int =
     model.ends(model.write_vocabulary(), norm="token_embd_norm")
     for layer in layers[:-1]:
         model.constant(f"{layer}.attn_norm.weight", N_EMBD)
-        model.noise(f"{layer}.shortconv.conv.weight", N_EMBD, n_conv)
-        model.noise(f"{layer}.shortconv.in_proj.weight", 3 * N_EMBD, N_EMBD)
+        model.noises(f"{layer}.shortconv", conv=(N_EMBD, n_conv), in_proj=(3 * N_EMBD, N_EMBD))
         model.noise(f"{layer}.shortconv.out_proj.weight", N_EMBD, N_EMBD, scale=depth)
     model.attention(layers[-1], depth, head_norms=True)
     for layer in layers:
@@ -236,22 +220,14 @@ def tiny_qwen35(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = Fa
     n_inner = n_state * n_heads
     model = _Model(path, "qwen35", n_layer=2 + mtp, seed=seed)
     model.write_attention()
-    model.add_rope_dimension_sections([N_EMBD_HEAD // 2, 0, 0, 0])
-    model.add_ssm_conv_kernel(n_conv)
-    model.add_ssm_inner_size(n_inner)
-    model.add_ssm_state_size(n_state)
-    model.add_ssm_time_step_rank(n_heads)
-    model.add_ssm_group_count(n_heads)
-    model.add_full_attention_interval(2)
+    model.add(rope_dimension_sections=[N_EMBD_HEAD // 2, 0, 0, 0], ssm_conv_kernel=n_conv, ssm_inner_size=n_inner)
+    model.add(ssm_state_size=n_state, ssm_time_step_rank=n_heads, ssm_group_count=n_heads, full_attention_interval=2)
     model.ends(model.write_vocabulary())
     model.constant("blk.0.attn_norm.weight", N_EMBD)
-    model.noise("blk.0.attn_qkv.weight", 3 * n_inner, N_EMBD)
-    model.noise("blk.0.attn_gate.weight", n_inner, N_EMBD)
-    model.noise("blk.0.ssm_conv1d.weight", 3 * n_inner, n_conv)
+    model.noises("blk.0", attn_qkv=(3 * n_inner, N_EMBD), attn_gate=(n_inner, N_EMBD), ssm_conv1d=(3 * n_inner, n_conv))
     model.noise("blk.0.ssm_dt.bias", n_heads)
     model.constant("blk.0.ssm_a", n_heads, value=-1.0)
-    for name in ("ssm_alpha", "ssm_beta"):
-        model.noise(f"blk.0.{name}.weight", n_heads, N_EMBD)
+    model.noises("blk.0", ssm_alpha=(n_heads, N_EMBD), ssm_beta=(n_heads, N_EMBD))
     model.constant("blk.0.ssm_norm.weight", n_state)
     model.noise("blk.0.ssm_out.weight", N_EMBD, n_inner, scale=depth)
     model.attention("blk.1", depth, gated=True, head_norms=True)
@@ -269,14 +245,12 @@ def tiny_gemma(path: Path, *, window: int, seed: int = 0, depth: float = 1.0) ->
     """A Gemma 3; the first of two layers sees only the last `window` tokens. The rest is as in `tiny_llama`."""
     model = _Model(path, "gemma3", n_layer=2, seed=seed)
     model.write_attention()
-    model.add_sliding_window(window)
-    model.add_sliding_window_pattern([True, False])
+    model.add(sliding_window=window, sliding_window_pattern=[True, False])
     model.ends(model.write_vocabulary())
     for layer in ("blk.0", "blk.1"):
         model.attention(layer, head_norms=True)
         model.feed_forward(layer)
-        for name in ("post_attention_norm", "post_ffw_norm"):
-            model.constant(f"{layer}.{name}.weight", N_EMBD, value=depth)
+        model.norms(layer, "post_attention_norm", "post_ffw_norm", value=depth)
     return model.finish()
 
 
@@ -288,12 +262,8 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True,
     """
     model = _Model(path, "glm4moe", n_layer=3, seed=seed)
     model.write_attention()
-    model.add_expert_count(1)
-    model.add_expert_used_count(1)
-    model.add_expert_shared_count(1)
-    model.add_expert_feed_forward_length(N_FF)
-    model.add_leading_dense_block_count(0)
-    model.add_nextn_predict_layers(1)
+    model.add(expert_count=1, expert_used_count=1, expert_shared_count=1, expert_feed_forward_length=N_FF)
+    model.add(leading_dense_block_count=0, nextn_predict_layers=1)
     model.ends(model.write_vocabulary())
     model.left_out = ("blk.0.", "blk.1.") * (not trunk) + ("blk.2.",) * (not mtp)
     for layer in ("blk.0", "blk.1", "blk.2"):
@@ -313,10 +283,8 @@ def tiny_step35(path: Path, *, seed: int = 0, depth: float = 1.0, n_mtp: int = 2
     """A Step 3.5 of two dense layers and several for multi-token prediction; the rest is as in `tiny_llama`."""
     model = _Model(path, "step35", n_layer=2 + n_mtp, seed=seed)
     model.write_attention()
-    model.add_expert_feed_forward_length(N_FF)
-    model.add_sliding_window(64)
-    model.add_sliding_window_pattern([True, False, *n_mtp * [False]])
-    model.add_nextn_predict_layers(n_mtp)
+    model.add(expert_feed_forward_length=N_FF, sliding_window=64)
+    model.add(sliding_window_pattern=[True, False, *n_mtp * [False]], nextn_predict_layers=n_mtp)
     model.ends(model.write_vocabulary())
     for i in range(2 + n_mtp):
         model.attention(f"blk.{i}", depth)
@@ -335,8 +303,7 @@ def tiny_gemma4(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
     for layer in ("blk.0", "blk.1"):
         model.attention(layer, head_norms=True)
         model.feed_forward(layer)
-        for name in ("post_attention_norm", "post_ffw_norm"):
-            model.constant(f"{layer}.{name}.weight", N_EMBD, value=depth)
+        model.norms(layer, "post_attention_norm", "post_ffw_norm", value=depth)
     return model.finish()
 
 
@@ -356,16 +323,12 @@ def tiny_assistant(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
     model.noise("nextn.post_projection.weight", N_EMBD, n_embd)
     for layer in ("blk.0", "blk.1"):
         model.constant(f"{layer}.attn_norm.weight", n_embd)
-        model.noise(f"{layer}.attn_q.weight", N_EMBD, n_embd)
-        model.noise(f"{layer}.attn_output.weight", n_embd, N_EMBD)
+        model.noises(layer, attn_q=(N_EMBD, n_embd), attn_output=(n_embd, N_EMBD))
         model.constant(f"{layer}.attn_q_norm.weight", N_EMBD_HEAD)
         model.constant(f"{layer}.layer_output_scale.weight", 1)
         model.constant(f"{layer}.ffn_norm.weight", n_embd)
-        model.noise(f"{layer}.ffn_gate.weight", N_FF, n_embd)
-        model.noise(f"{layer}.ffn_up.weight", N_FF, n_embd)
-        model.noise(f"{layer}.ffn_down.weight", n_embd, N_FF)
-        for name in ("post_attention_norm", "post_ffw_norm"):
-            model.constant(f"{layer}.{name}.weight", n_embd, value=depth)
+        model.noises(layer, ffn_gate=(N_FF, n_embd), ffn_up=(N_FF, n_embd), ffn_down=(n_embd, N_FF))
+        model.norms(layer, "post_attention_norm", "post_ffw_norm", n=n_embd, value=depth)
     return model.finish()
 
 
@@ -396,13 +359,11 @@ def tiny_eagle3(
         model.add_tensor("output.weight", model.values(n_vocab, N_EMBD)[known])
         model.add_tensor("d2t", known.astype(np.int64))
     model.noise("fc.weight", N_EMBD, len(layers) * n_embd, scale=depth)
-    for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
-        model.constant(f"blk.0.{name}.weight", N_EMBD)
+    model.norms("blk.0", "attn_norm", "attn_norm_2", "ffn_norm")
     token = np.concatenate([np.eye(N_EMBD, dtype=np.float32), np.zeros((N_EMBD, N_EMBD), np.float32)], axis=1)
     for name, scale in (("attn_q", 4), ("attn_k", 4), ("attn_v", 1)):  # a token looks at itself
         model.add_tensor(f"blk.0.{name}.weight", np.float32(scale) * token)
     model.add_tensor("blk.0.attn_output.weight", np.eye(N_EMBD, dtype=np.float32))
-    model.noise("blk.0.ffn_gate.weight", N_FF, N_EMBD)
-    model.noise("blk.0.ffn_up.weight", N_FF, N_EMBD)
+    model.noises("blk.0", ffn_gate=(N_FF, N_EMBD), ffn_up=(N_FF, N_EMBD))
     model.noise("blk.0.ffn_down.weight", N_EMBD, N_FF, scale=depth)
     return model.finish()

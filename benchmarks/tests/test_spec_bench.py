@@ -1,6 +1,5 @@
 """Spec-Bench: what its files must be, which ratios come out, and that an interrupted run continues."""
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,43 +9,14 @@ from typing import Any, cast
 import pytest
 
 from benchmarks import servers
-from benchmarks.chart import bar_chart
 from benchmarks.contestants import Setup
-from benchmarks.questions import Question, interleaved, read_questions
 from benchmarks.ratios import Ratios, Text
 from benchmarks.servers import LlamaServer
 from benchmarks.spec_bench import Journal
 from duo.bench.rounds import Job
-from duo.errors import UsageError
 
 PLAIN = "llama-completion -t 2"
 TEXT = Text("pair", "1", "qa", 1, 0.0, "duo", 101, 20.0, 1.0, 0.9, "text")
-
-
-def test_questions_of_both_benchmarks_are_read_in_turn_from_each_category(tmp_path: Path) -> None:
-    lines = [
-        {"question_id": 1, "category": "qa", "turns": ["a", "b"]},
-        {"question_id": 2, "category": "qa", "turns": ["c"], "reference": []},
-        {"question_id": "x-3", "category": "coding", "turns": ["d"], "sub_category": "s", "src_id": "4"},
-    ]
-    file = tmp_path / "question.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    one, two, three = questions = read_questions(file)
-    assert one == Question("1", "qa", ["a", "b"])
-    assert list(interleaved(questions, None)) == [one, three, two]
-    assert list(interleaved(questions, 1)) == [one, three]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("", "no questions"), ("{}", "line 1"), ('{"question_id": 1, "category": "a", "turns": ["b"]}\n[', "line 2")],
-)
-def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "file").write_text(text)
-    with pytest.raises(UsageError, match=message):
-        read_questions(tmp_path / "file")
-    with pytest.raises(UsageError, match="cannot read"):
-        read_questions(tmp_path / "missing")
 
 
 def texts(rates: dict[str, list[float]]) -> list[Text]:
@@ -63,12 +33,6 @@ def test_the_best_single_setting_is_chosen_on_the_other_half_of_the_prompts() ->
     found = Ratios(texts({"duo": [20.0] * 4, PLAIN: [10.0] * 4, "even": [40, 5, 40, 5], "odd": [5, 40, 5, 40]}))
     assert found.singles == ["odd", "even"]
     assert [(ratio.duo, ratio.single, ratio.oracle) for ratio in found.ratios] == [(2.0, 0.5, 4.0)] * 4
-
-
-def test_prompts_of_different_categories_are_halved_too() -> None:
-    found = texts({"duo": [20.0] * 2, PLAIN: [10.0] * 2, "even": [40, 5], "odd": [5, 40]})
-    found = [replace(text, category=text.question) for text in found]
-    assert [ratio.single for ratio in Ratios(found).ratios] == [0.5, 0.5]
 
 
 def test_the_turns_of_a_question_are_in_one_half_and_count_once() -> None:
@@ -96,12 +60,6 @@ def test_prompts_that_a_contestant_lacks_and_short_texts_are_left_out() -> None:
     assert [verdict.passed for verdict in Ratios([]).verdicts()] == [None] * 5
 
 
-def test_texts_that_repeat_themselves_are_only_in_the_table_of_all() -> None:
-    found = texts({"duo": [20.0] * 4, PLAIN: [10.0] * 4})
-    groups = Ratios([replace(text, distinct=0.2) if text.question == "1" else text for text in found]).groups()
-    assert [len(groups[name]) for name in ("qa", "all", "not repeating")] == [4, 4, 3]
-
-
 def test_a_journal_that_ends_in_half_a_line_continues(tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl"
     Journal(path).add(TEXT)
@@ -111,13 +69,6 @@ def test_a_journal_that_ends_in_half_a_line_continues(tmp_path: Path) -> None:
     assert list(journal.texts.values()) == [TEXT]
     journal.add(replace(TEXT, turn=3))
     assert [text.turn for text in Journal(path).texts.values()] == [1, 3]
-
-
-def test_a_chart_has_a_bar_for_each_value_and_names_them() -> None:
-    svg = bar_chart("a & b", ["duo", "peer"], {"qa": [2.0, 1.0], "all": [1.5, 0.5]})
-    assert "a &amp; b" in svg
-    assert svg.count("<rect") == 2 + 4  # the legend, too
-    assert all(f">{text}</text>" in svg for text in ("qa", "all", "duo", "peer"))
 
 
 def test_the_token_that_ends_a_text_of_llama_server_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.virtual import NoisyController, constant, replay
 from benchmarks.virtual_clock import VirtualClock
-from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, Schedule
 from tests.unit.speculation.pairs import (
-    N_AHEAD,
-    N_MAX,
     SEPARATE,
     TWO_CORES,
     concurrent_rate,
@@ -77,28 +73,6 @@ def test_fixed_settings_reach_the_rate_of_the_formula(machine: Machine, k: int, 
     sequential = schedule is Schedule.SYNC
     formula = sequential_rate(machine, 0.8, k) if sequential else concurrent_rate(machine, 0.8, k, wait)
     assert found == pytest.approx(formula, rel=0.04)
-
-
-def test_noise_is_in_what_the_controller_is_told_and_not_in_the_clock() -> None:
-    machine = replace(FLAT, noise=0.02, spikes=0.05)
-    controller = NoisyController()
-    draft = DraftEstimates(controller.target, N_MAX, N_AHEAD, (Schedule.OFF,))
-    found = replay(controller, draft, machine, constant(0.0), 400)
-    assert found == pair(schedules=(Schedule.OFF,)).replay(machine, 0.0, 400)
-    assert 0 < abs(controller.target.alone.seconds(1) - 0.5) < 0.01
-
-
-def test_a_pair_that_is_informed_of_a_machine_knows_its_times() -> None:
-    machine = replace(TWO_CORES, pair_s=0.021, latency_s=0.004, branch_s=[0.026, 0.03])
-    draft = pair().draft
-    machine.teach(draft)
-    alone, costs = draft.target.alone, draft.costs
-    assert alone.curve(9) == pytest.approx(machine.target_s)
-    assert draft.beside.curve(9) == pytest.approx(machine.concurrent_target_s)
-    assert (costs.alone.token_s, costs.concurrent.token_s) == pytest.approx((0.0173, 0.026))
-    assert (costs.alone.pair_s(), costs.latency_s) == pytest.approx((0.021, 0.004))
-    assert costs.concurrent.seconds(0.0, 2) == pytest.approx(0.03)
-    assert alone.curve(9, 1.0) == pytest.approx(machine.target_s, rel=0.03), "with little doubt"
 
 
 def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:

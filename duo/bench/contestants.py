@@ -18,6 +18,7 @@ from duo.diagnose.measure import Interrupted
 from duo.engine.cores import ON_CPU
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.request import Request
 from duo.engine.statistics import INTERRUPTED, StepRecord
 from duo.engine.stream import Completion
 from duo.errors import DecodeError
@@ -28,8 +29,7 @@ from duo.llama.model import Model
 MODES = ("plain", "off", "lookup", "sync", "async", "auto")
 ALONE = ("plain", "off", "lookup")  # modes without a draft
 SPECULATIVE = "llama-speculative-simple"
-# --spec-type, by the kind of head: see drafting()
-_TYPES = {"EAGLE-3": "draft-eagle3", "MTP": "draft-mtp", None: "draft-mtp", "": "draft-simple"}
+_TYPES = {"EAGLE-3": "draft-eagle3", "MTP": "draft-mtp", "": "draft-simple"}  # --spec-type, by the kind of head
 _DEFAULT_N_MAX = 3  # llama.cpp's default, for limits that are auto
 _VERSION_S = 10.0  # for --version
 _LOOK_S = 0.1  # polling interval
@@ -63,28 +63,28 @@ AnyEnded = TypeVar("AnyEnded", bound="Ended[str]")
 
 
 def greedy(n_tokens: int, *, may_end: bool = True) -> GenerationConfig:
-    """That of a greedy text, which may end by itself."""
+    """The settings of a greedy text of at most `n_tokens`; `may_end`: the model may end the text earlier."""
     return GenerationConfig(stop=StopConfig(n_tokens, (), not may_end))
 
 
 def write(
     engine: Engine, prompt: Sequence[int], config: GenerationConfig, proposers: Proposers
 ) -> tuple[Completion, Sequence[StepRecord]]:
-    """A text for which only `proposers` propose candidates, and its steps.
+    """Write a text for which only `proposers` propose candidates. Returns the text and its steps.
 
     Raises Interrupted if the engine is interrupted, and DecodeError if the draft fails.
     """
-    with engine.start(prompt, config, sources=proposers) as stream:
+    with engine.start(Request(prompt, config, proposers=proposers)) as stream:
         found = stream.completion()
     if found.stop_reason == INTERRUPTED:
         raise Interrupted
     if (error := stream.request.metrics.draft_error) is not None:
-        raise DecodeError(f"the draft failed ({error}): nothing can be checked")
+        raise DecodeError(f"the draft failed ({error}): nothing can be compared")
     return found, stream.request.metrics.steps
 
 
 def write_here(engine: Engine, proposers: Proposers, job: Job, stop: threading.Event) -> Run:
-    """A text of `engine`, whose KV cache is empty at first. What `proposers` have learned remains."""
+    """Write a text, beginning with an empty KV cache. `proposers` keep what they have learned."""
     if stop.is_set():
         raise Interrupted
     engine.call(lambda slot: slot.forget())
@@ -207,17 +207,6 @@ def text_options(job: Job) -> list[str]:
     return [*files, "-n", str(job.n_tokens), "-c", str(job.n_ctx), *sampling]
 
 
-def drafting(threads: int, n_max: int, p_min: float = 0.0, head: str | None = "") -> list[str]:
-    """The options of a program that drafts; `head`: the kind of that, None for an MTP layer of the target."""
-    limits = ["-td", str(threads), "--spec-draft-n-max", str(n_max), "--spec-draft-p-min", f"{p_min:g}"]
-    return [
-        *([] if head is None else ["-md", "{draft}"]),
-        "--spec-type",
-        _TYPES[head],
-        *limits,
-    ]
-
-
 def checked(name: str, n_tokens: int, start: Callable[[], AnyEnded], read: Callable[[AnyEnded], Run]) -> Run:
     """The run of a command that is asked for `n_tokens`. Raises ParseError."""
     try:
@@ -250,20 +239,24 @@ def other_programs(paths: Mapping[str, Path], n_max: Sequence[int | None], engin
     shared = ["-fa", flash_attn, "-ctk", slot.config.type_k, "-ctv", slot.config.type_v]
     shared += _placement(slot.target.config, "-ngl", "-dev")
     found = []
-
-    def add(program: Program, threads: str, *models: Model, k: str | None = None) -> None:
+    for name, path in paths.items():
+        models, more = [slot.target], list[str]()
+        limits: list[int | None] = [None]
+        if name == SPECULATIVE:
+            if draft is None or slot.translation is not None:  # llama.cpp translates no longer
+                continue
+            is_layer = draft is slot.target
+            models, limits = [slot.target, draft], list(dict.fromkeys(n or _DEFAULT_N_MAX for n in n_max))
+            more = [*_placement(draft.config, "-ngld", "-devd"), *([] if is_layer else ["-md", "{draft}"])]
+            more += ["--spec-type", _TYPES["MTP" if is_layer else draft.head_kind], "-td", str(td)]
+        threads = str(n_target) + (f"/{td}" if more else "")
         # Programs do not report devices other than the CPU.
         where = _devices(*models) if all(model.places == ON_CPU for model in models) else ""
-        found.append(Contestant(program.name, program, threads, where, k, may_fail=True))
-
-    for name, path in paths.items():
-        if name != SPECULATIVE:
-            add(Program(name, path, n_target, shared), str(n_target), slot.target)
-        elif draft is not None and slot.translation is None:  # llama.cpp translates no longer
-            for n in dict.fromkeys(n or _DEFAULT_N_MAX for n in n_max):
-                head = None if draft is slot.target else draft.head_kind
-                more = [*shared, *_placement(draft.config, "-ngld", "-devd"), *drafting(td, n, head=head)]
-                add(Program(name, path, n_target, more), f"{n_target}/{td}", slot.target, draft, k=str(n))
+        for n in limits:
+            k = None if n is None else str(n)
+            options = [*shared, *more, *(["--spec-draft-n-max", k, "--spec-draft-p-min", "0"] if k else [])]
+            program = Program(name, path, n_target, options)
+            found.append(Contestant(name, program, threads, where, k, may_fail=True))
     return found
 
 

@@ -124,7 +124,7 @@ class Contestant:
     """A row of the table."""
 
     mode: str  # of duo, or the name of a program
-    write: Callable[[Job, threading.Event], Run]  # one text; once the event is set, any, or it raises Interrupted
+    write: Callable[[Job, threading.Event], Run]  # writes one text; raises Interrupted soon after the event is set
     threads: str = ""  # of target and draft
     devices: str = ""
     n_max: str | None = None  # maximum candidates per batch, or auto; None without a draft

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Generator, Iterator
+from itertools import groupby
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from duo.llama.chat_template import CALL, END_OF_CALL, THOUGHTS, Thought
+from duo.speculation.types import Origin, Step
 
 _ESCAPE = re.compile(r"\\.")
 
@@ -18,6 +20,12 @@ class AnswerFormat(NamedTuple):
     has_tools: bool = False  # whether there may be calls of tools
     thought: Thought = THOUGHTS[0]
     shows_tags: bool = False  # whether thoughts are part of the content, with what is around them
+
+    @classmethod
+    def after(cls, prompt: str, thought: Thought | None, **more: bool) -> "AnswerFormat":
+        """That of the answer to a prompt, which may end inside a thought. `thought`: None: there are none."""
+        thinks = prompt.rstrip().endswith(thought.begin) if thought is not None else None
+        return cls(thinks, thought=thought or THOUGHTS[0], **more)
 
     @property
     def has_thoughts(self) -> bool:
@@ -41,6 +49,23 @@ class Part(NamedTuple):
     call: ToolCall | None = None
 
 
+class Origins:
+    """Where each character of an answer comes from."""
+
+    def __init__(self) -> None:
+        self._found: list[Origin | None] = []
+
+    def push(self, step: Step) -> None:
+        """The next step of the text."""
+        n, drafted = len(step.text), b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")
+        n_drafted = min(n, len(drafted))
+        self._found += [step.source] * n_drafted + [None] * (n - n_drafted)
+
+    def runs(self, part: Part) -> list[tuple[Origin | None, int]]:
+        """How many characters of a part come from where, in their order; None: from the target itself."""
+        return [(one, len([*same])) for one, same in groupby(self._found[part.start : part.start + len(part.text)])]
+
+
 class AnswerParser:
     """Takes the text of an answer piece by piece; what may be a tag or a call waits until that is known.
 
@@ -56,6 +81,7 @@ class AnswerParser:
         self._is_reasoning = False
         self._skips_space = False
         self._then = ""  # what may come before the content
+        self.thought = (0, 0)  # the offset of its first character so far, and that after its last
 
     def push(self, text: str) -> list[Part]:
         """The parts that the next piece of the text completes or continues."""
@@ -124,7 +150,10 @@ class AnswerParser:
     def _show(self, n: int) -> Iterator[Part]:
         """The next `n` characters as a part."""
         if n:
-            yield Part(self._start, self._text[:n], self._is_reasoning and not self._form.shows_tags)
+            part = Part(self._start, self._text[:n], self._is_reasoning and not self._form.shows_tags)
+            if part.is_reasoning:
+                self.thought = self.thought[0] if self.thought[1] else part.start, part.start + n
+            yield part
             self._drop(n)
 
     def _leave_out(self, n: int) -> Iterator[Part]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -177,10 +177,10 @@ def _with_parameters(call: Callable[[typer.Context, Any], None], defaults: Any, 
     parameters = [_parameter("context", None, typer.Context), *map(_option, options)]
     if command == "duo":
         shown = {*main, "help", "help_all"}
-        parameters += _help("help", "Show the main options and exit.", "-h", "--help", shows=shown)
-        parameters += _help("help_all", "Show all options and exit.", "--help-all")
+        parameters.append(_help("help", "Show the main options and exit.", "-h", "--help", shows=shown))
+        parameters.append(_help("help_all", "Show all options and exit.", "--help-all"))
     else:
-        parameters += _help("help", "Show this message and exit.", "-h", "--help")
+        parameters.append(_help("help", "Show this message and exit.", "-h", "--help"))
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapper.said = said  # type: ignore[attr-defined]
@@ -197,12 +197,14 @@ def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 def _option(one: Declared) -> inspect.Parameter:
+    """An option that is declared, as a parameter that Typer reads."""
     said, kind = one.option, str(one.field.type).removesuffix(" | None")
-    annotation: Any = _TYPES.get(kind, str)
-    if said.choices and not kind.startswith("int"):
-        annotation = Literal[said.choices]
+    choices = () if kind.startswith("int") else said.choices
     is_plain = isinstance(one.default, (str, int, float))  # else --help has it in words
     metavar, words = re.search(r"(?:^| )([^-$(]\S*)", said.usage), re.search(r" \((.*)\)", said.usage)
+
+    def complete(incomplete: str) -> list[str]:
+        return [one for one in choices if one.startswith(incomplete)]
 
     def parse(value: Any) -> Any:
         try:
@@ -212,17 +214,18 @@ def _option(one: Declared) -> inspect.Parameter:
 
     about: dict[str, Any] = {
         "help": _described(said),
-        "metavar": metavar and metavar[1],
+        "metavar": metavar[1] if metavar else f"<{'|'.join(choices)}>" if choices else None,
         "envvar": re.findall(r"\$(\w+)", said.usage) or None,
         "show_envvar": False,
         "show_default": words[1] if words else is_plain and one.default != "",
         "hidden": said.hidden,
         "parser": None if kind in _TYPES else parse,
+        "autocompletion": complete if choices else None,
         "rich_help_panel": said.panel or None,
     }
     flags = [word for word in said.usage.split() if word.startswith("-")]
     info = typer.Option(*flags, **about) if flags else typer.Argument(**about)
-    return _parameter(one.name, one.default if is_plain else None, Annotated[annotation | None, info])
+    return _parameter(one.name, one.default if is_plain else None, Annotated[_TYPES.get(kind, str) | None, info])
 
 
 def _described(said: Option) -> str:
@@ -233,7 +236,7 @@ def _described(said: Option) -> str:
     return f"{said.help} " + (f"At least {least:g}." if most >= _MAX_SHOWN else f"{least:g} to {most:g}.")
 
 
-def _help(name: str, text: str, *flags: str, shows: Container[str] = ()) -> list[inspect.Parameter]:
+def _help(name: str, text: str, *flags: str, shows: Container[str] = ()) -> inspect.Parameter:
     """An option that shows all options, or only those of these names. Typer would list its own --help first."""
 
     def show_help(context: typer.Context, value: bool) -> None:
@@ -246,7 +249,7 @@ def _help(name: str, text: str, *flags: str, shows: Container[str] = ()) -> list
         raise typer.Exit
 
     info = typer.Option(*flags, rich_help_panel="Output", is_eager=True, callback=show_help, help=text)
-    return [_parameter(name, False, Annotated[bool, info])]
+    return _parameter(name, False, Annotated[bool, info])
 
 
 app = _new_app(cls=_Group)

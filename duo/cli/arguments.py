@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from duo.cli.commands import COMMANDS
 from duo.cli.commands.options import RunOptions
+from duo.cli.terminal.console import note
 from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
 
@@ -112,8 +113,6 @@ class ArgumentReader:
         if self._llama_flags and not has_subcommand:  # which tells it itself
             self._ignored |= dict.fromkeys(refused_variables(os.environ, self._command))
         if self._ignored:
-            from duo.cli.terminal.console import note  # noqa: PLC0415 - slow, and rarely needed
-
             note(f"{NO_EFFECT}: {', '.join(self._ignored)}")
         return found
 
@@ -143,6 +142,7 @@ class ArgumentReader:
         return [own, self._value(own, rest)]
 
     def _value(self, name: str, rest: deque[str]) -> str:
+        """The next argument, which is the value of an option. Raises UsageError if there is none."""
         if not rest:
             raise UsageError(f"{name} requires an argument ({self._help})")
         return rest.popleft()
@@ -162,8 +162,7 @@ class ArgumentReader:
     def _advice(self, name: str) -> str:
         """What may have been meant: the same name in another command, or similar names in this one."""
         owners = [f"`duo {one}`" for one, command in COMMANDS.items() if name in _names(command.options, one)]
-        if name in _names(RunOptions(), "duo"):
-            owners = ["`duo`"]
+        owners = ["`duo`"] if name in _names(RunOptions(), "duo") else owners
         if owners:
             return f"; an option of {' and '.join(owners)}"
         known = [known for known, option in self._options.items() if not option.hidden and known.startswith("-")]
@@ -178,6 +177,7 @@ def _begins_with_value(rest: Sequence[str]) -> bool:
 
 
 def _names(options: Any, command: str) -> set[str]:
+    """The flags that a command has."""
     return {name for one in declared(options, command) for name in one.option.flags}
 
 

@@ -4,19 +4,18 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import groupby
 
-from duo.chat.parser import AnswerFormat, AnswerParser, Part
+from duo.chat.parser import AnswerFormat, AnswerParser, Origins, Part
 from duo.cli.commands.chat import Answer, Message, Show, limit_remark
 from duo.cli.load import empty_hint
 from duo.cli.terminal.console import prompt_bar
 from duo.cli.terminal.interrupts import handling
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
+from duo.engine.request import Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT
 from duo.engine.stream import Stream
 from duo.errors import PromptError
-from duo.llama.chat_template import THOUGHTS
 from duo.speculation.types import Origin, Step, common_prefix
 
 _MAX_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
@@ -48,9 +47,8 @@ class LocalModel:
         """Generate an answer: see ChatBackend. Raises DuoError."""
         text = self._engine.apply_chat_template(messages)
         prompt, written, whole = self._tokenize(text), list[int](), ""
-        thought = self._engine.slot.target.chat_template.thought
-        thinks = text.rstrip().endswith(thought.begin) if thought is not None else None
-        reading = _ShownAnswer(AnswerParser(AnswerFormat(thinks, thought=thought or THOUGHTS[0])), answer, show)
+        form = AnswerFormat.after(text, self._engine.slot.target.chat_template.thought)
+        reading = _ShownAnswer(AnswerParser(form), answer, show)
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
         n_new, n_batch = len(prompt) - common_prefix(prompt, self._tokens), self._engine.slot.config.n_ubatch
@@ -58,7 +56,7 @@ class LocalModel:
             on_prompt = bar.enter_context(prompt_bar(len(prompt), n_new, n_batch))
             # An exception inside the engine would leave it with a request without a thread, or with a lock held.
             with _interrupts_wait():
-                stream = self._engine.start(prompt, config, on_prompt=on_prompt)
+                stream = self._engine.start(Request(prompt, config, on_prompt=on_prompt))
                 streams.callback(_close, stream)
             try:
                 for step in stream:
@@ -116,13 +114,11 @@ class _ShownAnswer:
 
     def __init__(self, parser: AnswerParser, answer: Answer, show: Show) -> None:
         self._parser, self._answer, self._show = parser, answer, show
-        self._sources: list[Origin | None] = []  # of each character; None: the target
+        self._origins = Origins()
 
     def add(self, step: Step) -> None:
         """Show what the next step completes."""
-        n_accepted = len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace"))
-        n = min(n_accepted, len(step.text))
-        self._sources += [step.source] * n + [None] * (len(step.text) - n)
+        self._origins.push(step)
         self._take(self._parser.push(step.text))
 
     def end(self) -> None:
@@ -135,12 +131,10 @@ class _ShownAnswer:
                 self._show(part.text, 0, None)
                 continue
             self._answer.text += part.text
-            at = part.start
-            for source, same in groupby(self._sources[at : at + len(part.text)]):
-                n = len(list(same))
-                start = at - part.start
-                self._show(part.text[start : start + n], 0 if source is None else n, source or Origin.DRAFT)
-                at += n
+            text = part.text
+            for origin, n in self._origins.runs(part):
+                self._show(text[:n], 0 if origin is None else n, origin or Origin.DRAFT)
+                text = text[n:]
 
 
 @contextmanager

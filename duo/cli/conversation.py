@@ -45,12 +45,9 @@ class Talk:
     """A conversation on a terminal."""
 
     def __init__(self, backend: ChatBackend, system: str | None, printer: Printer) -> None:
-        self._backend = backend
-        self._printer = printer
-        self._note = printer.note
+        self._backend, self._printer, self._note = backend, printer, printer.note
         self._line = _input_line()
-        self._system = system
-        self._messages = beginning(system)
+        self._system, self._messages = system, beginning(system)
         self._attempt = 0  # how often the last question was answered before
         self._answers = [Answer()]
         self._stoppable = False
@@ -80,13 +77,12 @@ class Talk:
 
     def _ask(self, text: str) -> None:
         if text.strip():
-            self._attempt = 0
             self._answer([*self._messages, {"role": "user", "content": text}])
 
-    def _answer(self, messages: list[Message]) -> None:
-        """Print the answer to `messages`. Without one, they are not kept."""
-        answer = Answer()
-        finished = self._try(lambda: self._backend.answer(messages, answer, self._printer.show, self._attempt))
+    def _answer(self, messages: list[Message], attempt: int = 0) -> None:
+        """Print an answer to `messages`, after `attempt` other ones. Without one, they are not kept."""
+        self._attempt, answer = attempt, Answer()
+        finished = self._try(lambda: self._backend.answer(messages, answer, self._printer.show, attempt))
         if finished or answer.text:
             self._messages = [*messages, {"role": "assistant", "content": answer.text}]
         self._answers.append(answer)
@@ -146,12 +142,11 @@ class Talk:
         return False
 
     def _regenerate(self) -> None:
-        if not self._messages or self._messages[-1]["role"] != "assistant":
+        before = self._messages
+        if not before or before[-1]["role"] != "assistant":
             self._note("there is no answer yet")
             return
-        self._attempt += 1
-        before = self._messages
-        self._answer(before[:-1])
+        self._answer(before[:-1], self._attempt + 1)
         if self._messages is not before and self._messages == before:
             self._note("this is the same answer: others need a temperature above 0 (--temp)")
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.installation import CUDA, best_backend, build_with, require_rpc, values_of
-from duo.cli.options import EngineOptions, GenerationOptions, back_token, read_file
+from duo.cli.options import EngineOptions, GenerationOptions, back_token, only_one, read_file
 from duo.cli.terminal.console import note, progress_bar, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig
@@ -37,9 +37,9 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     plan_threads(options.engine, drafting=False)  # checks them before anything is downloaded
     target, draft = options.model_names()
     config = replace(with_servers(options), n_predict=n_predict)
+    templates = {"--chat-template": config.chat_template, "--chat-template-file": options.chat_template_file}
+    only_one("both give the template", templates)
     if options.chat_template_file is not None:
-        if config.chat_template is not None:
-            raise UsageError("--chat-template and --chat-template-file both give the template: use only one")
         config = replace(config, chat_template=read_file(options.chat_template_file, limit=MIB)[1])
     if options.has_draft and not isinstance(options, GenerationOptions):  # it is the draft that is measured
         config = replace(config, heads="off")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from duo.cli.terminal.console import warn
 from duo.config import DEMO, HUB, MAX_SEED, SAMPLERS, EngineConfig, GenerationConfig
@@ -17,6 +18,7 @@ from duo.errors import PromptError, UsageError
 from duo.models.storage import MIB, read_at_most, read_path
 
 RANDOM_SEED = -1
+T = TypeVar("T")
 _MAX_PROMPT = 64 * MIB  # more than the tokens of the largest contexts
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])")
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
@@ -156,14 +158,12 @@ class GenerationOptions:
 
         sources = {"--grammar": self.grammar, "--grammar-file": self.grammar_file}
         sources |= {"-j": self.json_schema, "-jf": self.json_schema_file}
-        given = {flag: value for flag, value in sources.items() if value is not None}
-        if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} each give a grammar: use only one")
-        for flag, value in given.items():
-            is_file = flag in ("--grammar-file", "-jf")
-            text = read_file(value, limit=MIB)[1] if is_file else read_argument(value, flag, escape=False)
-            return text if flag.startswith("--grammar") else schema_grammar(text, flag)
-        return None
+        flag, value = only_one("each give a grammar", sources)
+        if value is None:
+            return None
+        is_file = flag in ("--grammar-file", "-jf")
+        text = read_file(value, limit=MIB)[1] if is_file else read_argument(value, flag, escape=False)
+        return text if flag.startswith("--grammar") else schema_grammar(text, flag)
 
 
 def _bias(value: str) -> tuple[int, float]:
@@ -202,16 +202,23 @@ class PromptOptions:
 # What options name
 
 
+def only_one(words: str, given: Mapping[str, T | None]) -> tuple[str, T | None]:
+    """The one of these options that is given, and its value, or None. Raises UsageError, with these words, for more."""
+    found = {flag: value for flag, value in given.items() if value is not None}
+    if len(found) > 1:
+        raise UsageError(f"{' and '.join(found)} {words}: use only one")
+    return next(iter(found.items()), ("", None))
+
+
 def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | None:
     """The prompt of -p or -f; None if neither is given. Raises UsageError, or PromptError if it is empty or no text."""
-    if text is not None and file is not None:
-        raise UsageError("-p and -f both give a prompt: use only one")
-    if file is not None:
-        name, prompt = read_file(file, escape=escape)
-    elif text is not None:
-        name, prompt = "the prompt", read_argument(text, "the prompt", escape=escape)
-    else:
+    flag, given = only_one("both give a prompt", {"-p": text, "-f": file})
+    if given is None:
         return None
+    if flag == "-p":
+        name, prompt = "the prompt", read_argument(given, "the prompt", escape=escape)
+    else:
+        name, prompt = read_file(given, escape=escape)
     if not prompt:
         raise PromptError(f"{name} is empty")
     return prompt
@@ -267,8 +274,7 @@ def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:
 
 def back_token(token: str | None, file: Path | None, option: str = "--back-token") -> str:
     """The token of remote drafts; empty if there is none. Raises UsageError."""
-    if token is not None and file is not None:
-        raise UsageError(f"{option} and {option}-file both give the token: use only one")
+    only_one("both give the token", {option: token, f"{option}-file": file})
     if file is not None:
         token = next(iter(_lines(file, f"{option}-file")), "")
     if token is None:

@@ -13,7 +13,6 @@ from duo.config.engine_config import (
     split_endpoint,
 )
 from duo.config.generation_config import (
-    MAX_LOGIT,
     MAX_LOGPROBS,
     MAX_SEED,
     SAMPLERS,

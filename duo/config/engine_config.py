@@ -264,15 +264,15 @@ class EngineConfig:
         """The target's weights and layers. `has_head`: the draft is a head, beside which no MTP layer is used."""
         # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
         uses_gpus = not (self.rpc_servers and has_draft and not self.draft_rpc_servers)
-        shares = tuple(self.tensor_split)
-        more: dict[str, Any] = {"split_mode": self.split_mode, "tensor_split": shares, "main_gpu": self.main_gpu}
         # A schedule is forced on the draft that was given.
         is_wanted = not has_draft or not (self.schedule != "auto" or has_head or self.draft_rpc_servers)
-        more["heads"] = is_wanted and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
+        heads = is_wanted and self.draft_n_max != 0 and "off" not in (self.heads, self.schedule)
         thinking = {} if self.reasoning == "auto" else {"enable_thinking": self.reasoning == "on"}
-        more |= {"chat_template": self.chat_template}
-        more |= {"template_variables": {**thinking, **(self.chat_template_kwargs or {})}}
-        return self._model(path, "", uses_gpus=uses_gpus, **more)
+        variables = {**thinking, **(self.chat_template_kwargs or {})}
+        return self._model(
+            path, "", uses_gpus=uses_gpus, split_mode=self.split_mode, tensor_split=tuple(self.tensor_split),
+            main_gpu=self.main_gpu, heads=heads, chat_template=self.chat_template, template_variables=variables,
+        )  # fmt: skip
 
     def draft_model(self, path: Path) -> ModelConfig:
         """The draft's weights and layers."""
@@ -281,12 +281,10 @@ class EngineConfig:
     def _model(self, path: Path, prefix: str, **more: Any) -> ModelConfig:
         names = ("n_gpu_layers", "rpc_servers", "devices")
         layers, servers, devices = (getattr(self, f"{prefix}{name}") for name in names)
+        more |= {"devices": None if devices is None else tuple(devices), "rpc_servers": tuple(servers or ())}
+        more |= {"use_mmap": self.use_mmap, "use_mlock": self.use_mlock, "rpc_timeout_s": self.rpc_timeout_s}
         n_layers = ALL_LAYERS if isinstance(layers, str) else layers
-        devices = None if devices is None else tuple(devices)
-        weights = (path, n_layers, layers == "auto", self.use_mmap, self.use_mlock)
-        return ModelConfig(
-            *weights, tuple(servers or ()), self.rpc_timeout_s, devices=devices, prefix=prefix, **more
-        )
+        return ModelConfig(path, n_layers, layers == "auto", prefix=prefix, **more)
 
     def drafting(self) -> DraftConfig:
         """The limits of drafting and its schedule."""

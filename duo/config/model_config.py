@@ -1,4 +1,4 @@
-"""What EngineConfig comes to for one model, one context, the draft and the threads."""
+"""The configurations of one model, one context and the threads, which follow from EngineConfig."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Option:
 
     @property
     def flags(self) -> list[str]:
-        """Its names on a command line; none if it is told by its place."""
+        """The names of the option on a command line; none if its place tells which it is."""
         return [word for word in self.usage.replace("/", " ").split() if word.startswith("-")]
 
     @property

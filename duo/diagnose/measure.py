@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import cycle
 
 import numpy as np
 
@@ -30,9 +29,8 @@ SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the toke
 _FEW_SIZES = (1, 2, 3, 4, 5, 8, 12, 17)  # that are timed if a decode is slow
 _SLOW_S = 0.25  # for the largest batch
 _ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
-_ROUND_S = 0.033  # for each size, in each round
+_ROUND_S = 0.033  # for the times of one size, in each round
 _ERROR = 0.1  # largest standard error of a median, relative to it
-_BESIDE = (5,)  # tokens of the target beside a draft with branches: a typical batch
 _WINDOW_S = 0.5  # within which the processor time of other programs is compared
 _SLOWER = 1.3  # most decodes are concurrent
 _TEXT_SLOWER = 1.5  # a text takes the target, and the draft
@@ -88,7 +86,6 @@ class Group:
 
     threads: tuple[int, int]  # of target and draft; 0: it does not run
     sizes: Sequence[int]  # tokens in the batches
-    n_sequences: int = 1  # of the concurrent draft in one decode
     series: dict[int, Series] = field(init=False)  # by tokens in the batch; 0: of the concurrent draft
 
     def __post_init__(self) -> None:
@@ -105,7 +102,7 @@ class Group:
 
     @property
     def times(self) -> Times:
-        """As `series`; empty without those of the smallest batch and of a concurrent draft."""
+        """The medians of `series`; empty if the smallest batch or the concurrent draft has no times."""
         found = {n: series.seconds for n, series in self.series.items() if series.seconds}
         return found if {0, min(self.sizes)} & self.series.keys() <= found.keys() else {}
 
@@ -179,15 +176,6 @@ class Meter:
             doubts=self.doubts,
         )
 
-    def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
-        """The concurrent draft's time for one token in each of several sequences, by their number.
-
-        `split`: threads of target and draft. `sizes`: the numbers, for which the draft's context must have room.
-        """
-        groups = [Group(split, _BESIDE, n_sequences=n) for n in sizes]
-        self._measure(groups)
-        return {group.n_sequences: group.times[0] for group in groups if group.times}
-
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None
     ) -> tuple[Scores, float]:
@@ -245,17 +233,21 @@ class Meter:
             self._prepare(decoder, n_threads)
         (timed, _), *concurrent = running
         found: list[tuple[int, float]] = []
-        since, end = cpu_times(), time.perf_counter() + max(_WINDOW_S, _ROUND_S * len(sizes))
+        since, end = cpu_times(), time.perf_counter() + _WINDOW_S
 
-        def add(n: int, decoder: Decoder, decode: Callable[[], object]) -> None:
-            found.append((n, self._seconds(decoder, decode, time.perf_counter)))
+        def add(n: int, decoder: Decoder, decode: Callable[[], object], for_s: float = 0.0) -> None:
+            until = time.perf_counter() + for_s
+            while True:
+                found.append((n, self._seconds(decoder, decode, time.perf_counter)))
+                if time.perf_counter() >= until:
+                    break
 
         try:
-            with self._drafting(concurrent[0][0], group.n_sequences, add) if concurrent else nullcontext():
-                for i, n in enumerate(cycle(sizes)):
-                    if i >= len(sizes) and time.perf_counter() >= end:
-                        break
-                    add(n, timed, lambda: timed.decode(list(range(200, 200 + n)), n))  # noqa: B023
+            with self._drafting(concurrent[0][0], add) if concurrent else nullcontext():
+                while time.perf_counter() < end:
+                    for n in sizes:
+                        tokens = list(range(200, 200 + n))
+                        add(n, timed, lambda: timed.decode(tokens, len(tokens)), _ROUND_S)  # noqa: B023
         finally:
             is_disturbed = self._is_disturbed(since)
             for n, seconds in found:
@@ -263,18 +255,13 @@ class Meter:
                 (series.disturbed if is_disturbed else series.times).append(seconds)
 
     @contextmanager
-    def _drafting(self, draft: Decoder, n_sequences: int, add: Callable[..., None]) -> Iterator[None]:
+    def _drafting(self, draft: Decoder, add: Callable[..., None]) -> Iterator[None]:
         """Time the draft concurrently, on a thread of its own. Raises at the end what that has raised."""
-        done, others = threading.Event(), range(1, n_sequences)
-        each = [(sequence, 200 + sequence) for sequence in range(n_sequences)]
+        done = threading.Event()
 
         def work() -> None:
             while not done.is_set():
-                for sequence in others:
-                    draft.branch(sequence, draft.n_past)
-                add(0, draft, lambda: draft.decode_each(each))
-                for sequence in others:
-                    draft.drop(sequence)
+                add(0, draft, lambda: draft.decode([200]))
 
         with ThreadPoolExecutor(1, "duo-draft") as thread:
             drafting = thread.submit(work)
@@ -285,13 +272,13 @@ class Meter:
         drafting.result()
 
     def _prepare(self, decoder: Decoder, n_threads: int) -> None:
-        """Let it hold the tokens after which decodes are timed."""
+        """Put the tokens after which decodes are timed into the cache."""
         decoder.set_threads(n_threads, n_threads)
         decoder.rollback(0)
         decode_all(decoder, _PROMPT)
 
     def _seconds(self, decoder: Decoder, decode: Callable[[], object], clock: Callable[[], float]) -> float:
-        """The time of one call that decodes something."""
+        """The seconds of one decode."""
         self._check()
         if time.perf_counter() > self._end:
             raise self._failure()
@@ -328,13 +315,16 @@ def measure_pair(
     pair: ModelPair, meter: Meter, texts: Sequence[Text], alone: dict[int, Times] | Sequence[int],
     draft_threads: Sequence[int], splits: Sequence[tuple[int, int]], concurrent_sizes: Sequence[int] = (),
 ) -> Measurements:  # fmt: skip
-    """What there is to know of a pair that has a draft: Meter.measure(), and the scores of its texts.
+    """Measure a pair that has a draft: Meter.measure(), and the scores of the texts.
 
     `alone`: the numbers of threads of the target, or its times if they are known.
     """
     found = meter.measure(() if isinstance(alone, dict) else alone, draft_threads, splits, concurrent_sizes)
     found.target = alone if isinstance(alone, dict) else found.target
     assert pair.estimates is not None
-    found.n_depths, found.schedules = pair.estimates.n_depths, pair.estimates.schedules
+    estimates, alone_times = pair.estimates, pair.estimates.costs.alone
+    found.n_depths, found.schedules = estimates.n_depths, estimates.schedules
+    if not found.doubts:
+        found.branches = {n: time.value / alone_times.token_s for n, time in alone_times.by_sequences.items()}
     found.add_scores([meter.score(*text, found.fastest_draft, pair.translation) for text in texts])
     return found

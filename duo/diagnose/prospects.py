@@ -146,7 +146,7 @@ class Prospects:
     rates: dict[Schedule, float]  # in tokens/s, with prepared outcomes where they are faster
     limit: float  # of all schedules
     best: Schedule  # the fastest one
-    enough: str  # in words, the smallest --draft within 1 % of the best
+    n_enough: int | None  # candidates with which it is within 1 % of its rate; None: it has none
 
 
 def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> DraftEstimates:
@@ -155,7 +155,7 @@ def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[fl
     machine.teach(draft)
     state = draft.acceptance.state()
     state |= {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance}
-    draft.acceptance.restore(state | {"ranks": list(ranks), "scored": DEFAULT.texts})
+    draft.acceptance.restore(state | {"ranks": list(ranks), "scored": DEFAULT.horizon})
     return draft
 
 
@@ -178,7 +178,7 @@ def foretell(draft: DraftEstimates, *, constant: bool, prepares: bool) -> Prospe
     best = fastest({each: rates[each] for each in (*draft.schedules, Schedule.OFF)})
     both = (draft.target.alone, costs.alone), (draft.beside, costs.concurrent)
     limits = (forecast.limit(target.curve(n), times.token_s, acceptance) for target, times in both)
-    enough = ""
+    n_enough = None
     if best is not Schedule.OFF:
         limited = []
         for n_max in range(1, n):
@@ -186,24 +186,8 @@ def foretell(draft: DraftEstimates, *, constant: bool, prepares: bool) -> Prospe
             other.n_max, other.n_ahead = n_max, 2 * n_max
             limited.append(other.forecasts(constant=constant)[best].rate)
         n_enough = next(n for n, rate in enumerate(limited, 1) if rate >= 0.99 * max(limited))
-        enough = f"; --draft {n_enough} is sufficient"
     # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
-    return Prospects(found, prepared, rates, max(*limits, *rates.values()), best, enough)
-
-
-def render(prospects: Prospects) -> list[str]:
-    """A table, with the settings that reach each rate."""
-    off, sync, both = (prospects.found[each] for each in (Schedule.OFF, Schedule.SYNC, Schedule.ASYNC))
-    prepared = prospects.prepared
-    rows = [
-        ("plain", off.rate, "the target alone"),
-        ("sequential", sync.rate, f"draft {sync.n_verify}, then verify" if sync.n_verify else "no drafting"),
-        ("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}"),
-        *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
-        ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
-    ]
-    lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
-    return [*lines, f"best: --schedule {prospects.best.value}{prospects.enough}"]
+    return Prospects(found, prepared, rates, max(*limits, *rates.values()), best, n_enough)
 
 
 # Measurements
@@ -217,7 +201,8 @@ class Measurements:
     draft: dict[int, Times] = field(default_factory=dict)  # for one token, and for two
     # Concurrent, by threads of (target, draft): the target's times, and the draft's for one token.
     concurrent: dict[tuple[int, int], tuple[Times, float]] = field(default_factory=dict)
-    branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
+    # By what factor a draft's decode takes longer for one token in each of several sequences, as it was loaded.
+    branches: dict[int, float] = field(default_factory=dict)
     scores: Scores = field(default_factory=list)
     n_depths: int = 1  # of candidates: see Acceptance
     schedules: Sequence[Schedule] = ALL  # that are possible
@@ -257,8 +242,8 @@ class Measurements:
         if 2 in self.draft[n_draft]:
             costs.alone.add_pair(max(draft_s, self.draft[n_draft][2]))
         costs.concurrent.add(concurrent_draft_s)
-        for n, seconds in self.branches.items():
-            costs.concurrent.add(max(concurrent_draft_s, seconds), n_sequences=n)
+        for n, factor in self.branches.items():
+            draft.learn_branches(n, max(1.0, factor))
         if self.scores:
             draft.learn_scores(self.scores)  # of which the last count most in a run; here all count alike
             draft.acceptance.restore(draft.acceptance.state() | {"mean": self.acceptance})

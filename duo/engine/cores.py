@@ -238,7 +238,7 @@ class CoresInUse:
     def __init__(self, *, follows: bool = True) -> None:
         """`follows`: whether to limit the threads. If not, `fewest` says what the limit would have been."""
         self.n_cores = self.fewest = usable_cores()  # `fewest`: that other programs have left so far
-        self._follows = follows
+        self._follows, self._has_quota = follows, cpu_limit() is not None
         self._since: CpuTimes | None = None  # the last reading
         self._n = self.n_cores  # to use now
         self._excess = 0.0  # core-seconds that others used of those that the decodes need; negative: seconds of less
@@ -259,7 +259,7 @@ class CoresInUse:
         if since is None or time.monotonic() - since.now < _READ_EVERY_S:
             return False
         self._since, before = cpu_times(), self.limit
-        if self._since.total_s is not None and cpu_limit() is None:
+        if self._since.total_s is not None and not self._has_quota:
             self._follow(other_cpu_use(since, self._since), self._since.now - since.now)
         return self.limit != before
 

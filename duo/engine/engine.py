@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from duo.config import GenerationConfig
 from duo.engine.contexts import check_length
-from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.recorder import Recorder
 from duo.engine.request import Request, generation_config
 from duo.engine.scheduler import Scheduler
 from duo.engine.statistics import Statistics
@@ -66,7 +64,7 @@ class Engine:
         Dropping the stream cancels the generation. Raises ClosedError, PromptError or UsageError; iterating raises
         ModelError if llama.cpp fails, DeviceError, or MemoryLimitError or PromptError if the prompt does not fit.
         """
-        return self.start(self.prompt_tokens(prompt), generation_config(**options))
+        return self.start(Request(self.prompt_tokens(prompt), generation_config(**options)))
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[TextOptions]) -> Completion:
         """Generate the whole text after `prompt`. Takes and raises what stream() does."""
@@ -107,9 +105,9 @@ class Engine:
         log-likelihood. Raises what generate() does, and DecodeAborted if it is interrupted.
         """
         tokens = self.prompt_tokens(prompt)
-        stream = self.start(tokens, generation_config(max_tokens=0, logprobs=logprobs), scores=True)
-        stream.completion()
-        found = tuple(stream.request.scored or ())
+        request = Request(tokens, generation_config(max_tokens=0, logprobs=logprobs), scored=[])
+        self.start(request).completion()
+        found = tuple(request.scored or ())
         if len(found) < len(tokens) - 1:
             raise DecodeAborted("the prompt was not read to its end: score() was interrupted")
         return found
@@ -170,22 +168,10 @@ class Engine:
             raise PromptError(f"no token {wrong[0]} in a vocabulary of {model.n_vocab}")
         return tokens
 
-    def start(
-        self,
-        prompt: Sequence[int],
-        config: GenerationConfig,
-        *,
-        sources: Proposers | None = None,
-        metrics: Recorder | None = None,
-        on_prompt: Callable[[int], None] = lambda _: None,
-        scores: bool = False,
-    ) -> Stream:
-        """Generate after token ids. `scores`: with logprobs of the prompt's tokens."""
+    def start(self, request: Request) -> Stream:
+        """Generate the text of a request, whose steps the stream gets."""
         items = InterruptibleQueue[Step]()
-        request = Request(
-            prompt, config, items.put, items.end, on_prompt, proposers=sources, metrics=metrics or Recorder(),
-            scored=[] if scores else None,
-        )  # fmt: skip
+        request.put, request.end = items.put, items.end
         self.scheduler.submit(request)
         return Stream(request, items, self.scheduler.cancel)
 

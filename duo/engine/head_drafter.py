@@ -21,7 +21,7 @@ class HeadDrafter(Drafter):
         super()._reconcile()
         self.context.follow(self._n_seen)
         context = self.context
-        oldest = max(self._n_seen - DEFAULT.latest, context.rows.first + 1 if context.rows.first else 0)
+        oldest = max(self._n_seen - 2 * DEFAULT.horizon, context.rows.first + 1 if context.rows.first else 0)
         if context.n_past < oldest < self._n_seen:
             context.skip(oldest - context.n_past)
 
@@ -33,7 +33,7 @@ class HeadDrafter(Drafter):
         # The first pass of a round reads again what was accepted, with the encoder: it counts as one of two tokens.
         if not self.context.can_score:
             return 1  # all that it decodes
-        return n_fresh if position > self._n_seen or n_fresh >= DEFAULT.read_least else 2
+        return n_fresh if position > self._n_seen or n_fresh >= DEFAULT.some else 2
 
     def read(self) -> tuple[int, float]:
         """Decode what is new of the text, except for its last token.
@@ -43,7 +43,7 @@ class HeadDrafter(Drafter):
         start = self._now()
         self._reconcile()
         n = self._catch_up(1)
-        return n if n >= DEFAULT.read_least else 0, self._now() - start
+        return n if n >= DEFAULT.some else 0, self._now() - start
 
     def _catch_up(self, n_left: int) -> int:
         """Decode what is new of the text except for its last `n_left` tokens. Returns how many."""

@@ -1,22 +1,22 @@
 """KvStore: the KV caches of several texts, of which the contexts hold one and memory the others."""
 
-import math
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
-import numpy.typing as npt
 
-from duo.engine.decoder import Cache, SavedCache
-from duo.errors import PromptError
+from duo.config import LARGE_BATCH
+from duo.engine.decoder import Decoder, Savable, score_size
+from duo.errors import PromptError, RollbackError
 from duo.llama.context import SavedState
-from duo.speculation.types import common_prefix
+from duo.speculation.types import TokenLogprobs, common_prefix
 
 # A text that shorter ones replace is not worth a copy; nor are a few more tokens of a prompt.
 _LEAST = 32
@@ -24,69 +24,164 @@ _LEAST = 32
 _ENDING = 16
 
 
-@dataclass(slots=True, eq=False)
-class _Saved:
-    """A text that is not in the contexts. `slot`: its number."""
+@dataclass(frozen=True, slots=True)
+class SavedCache:
+    """A copy of a Cache."""
 
-    slot: int
     tokens: Sequence[int]
     n_prompt: int
-    caches: list[SavedCache]
+    n_large: int
+    state: Any  # what the context takes back
 
     @property
     def n_bytes(self) -> int:
-        return sum(cache.n_bytes for cache in self.caches)
+        """Its size in memory."""
+        return self.state.nbytes if self.state is not None else 0
 
-    def n_usable(self, prompt: Sequence[int], *, whole: bool) -> int:
-        """Tokens of a prompt that are in it; `whole`: it can be used as a whole only."""
-        n = common_prefix(self.tokens, prompt[:-1])
-        return n if n == len(self.tokens) or not whole else 0
+
+@dataclass(slots=True)
+class Cache:
+    """A context, and the tokens in its KV cache."""
+
+    context: Decoder
+    exact: bool = False  # keep only what a new context would read in batches of the same kind: see kept_exactly()
+    n_prompt: int = 0  # of the tokens; the others are those that were written
+    is_copied: bool = False  # whether there is a copy of what it holds
+    # Logprobs of its tokens from the second on, as far as it was read in batches of score_size()
+    scored: list[TokenLogprobs] = field(default_factory=list)
+    _tokens: Sequence[int] = ()
+    _n_large: int = 0  # of them were read in large batches, if `exact`
+
+    def begin(self, text: Sequence[int], n_top: int | None = None) -> int:
+        """Keep the longest common prefix with `text`, without its last token, and return its length.
+
+        `n_top`: only if `scored` has the tokens in it, each with so many likely ones. Clears the cache if it cannot be
+        rolled back that far. Raises RollbackError if even that fails.
+        """
+        n = common_prefix(self._tokens[: self.context.n_past], text[:-1])
+        n_scored = max(0, n - 1)  # the next token is another one
+        if n_top is not None:
+            # Only whole batches, so that logprobs do not depend on what was in the cache; none if they would.
+            known, size = self.scored[:n_scored] if self.savable is not None else [], score_size(self.context)
+            n = n_scored = len(known) // size * size if known and len(known[0].top) == n_top else 0
+            self._n_large = 0
+        elif self.exact:
+            n = kept_exactly(n, self._n_large, len(text), self.context.n_batch)
+            self._n_large = n_read_in_large_batches(len(text), self.context.n_batch)
+        self._tokens = ()
+        try:
+            self.context.rollback(n)
+        except RollbackError:
+            n = n_scored = 0
+            self.context.rollback(0)
+        self.scored = self.scored[: min(n_scored, n)]
+        return n
+
+    def end(self, tokens: Sequence[int], n_prompt: int = 0) -> None:
+        """The text has ended: the cache holds the first `n_past` of `tokens`."""
+        self._tokens, self.n_prompt, self.is_copied = tuple(tokens), n_prompt, False
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """What it holds."""
+        return self._tokens[: self.context.n_past]
+
+    def save(self) -> SavedCache:
+        """A copy."""
+        savable, state = self.savable, None
+        if self.tokens and savable is not None:
+            with suppress(MemoryError):  # then the text is read again
+                state = savable.save()
+        return SavedCache(self.tokens, self.n_prompt, self._n_large, state)
+
+    @property
+    def n_state_bytes(self) -> int:
+        """The size of a copy."""
+        return self.savable.n_state_bytes if self.context.n_past and self.savable is not None else 0
+
+    @property
+    def savable(self) -> Savable | None:
+        """The context, if it can be saved."""
+        return self.context if isinstance(self.context, Savable) and self.context.can_save else None
+
+    def load(self, saved: SavedCache) -> None:
+        """Hold what was saved; nothing, if llama.cpp cannot restore it."""
+        self.clear()
+        if saved.state is not None and (savable := self.savable) is not None and savable.load(saved.state):
+            self._tokens, self.n_prompt, self._n_large = saved.tokens, saved.n_prompt, saved.n_large
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.context.rollback(0)
+        self._tokens, self.n_prompt, self._n_large, self.is_copied, self.scored = (), 0, 0, False, []
+
+
+def n_read_in_large_batches(n_prompt: int, n_batch: int) -> int:
+    """Tokens at the beginning of a prompt that an empty context reads in batches of LARGE_BATCH tokens or more."""
+    last = (n_prompt - 1) % n_batch + 1
+    if n_batch < LARGE_BATCH:
+        return 0
+    return n_prompt if last >= LARGE_BATCH else n_prompt - last
+
+
+def kept_exactly(n: int, n_large: int, n_prompt: int, n_batch: int) -> int:
+    """How many of `n` tokens to keep, the first `n_large` of which were read in large batches.
+
+    llama.cpp's kernels for large batches give other logits than those for small ones. So each token of the prompt, kept
+    or read after them, must be read in a batch of the kind that an empty context would read it in.
+    """
+    large = n_read_in_large_batches(n_prompt, n_batch)
+    if n > min(n_large, large) and n_large != large:
+        n = min(n_large, large)
+    if n >= large:
+        return n
+    if large < n_prompt:  # the last batch is small: it begins where it would
+        return n // n_batch * n_batch
+    last = (n_prompt - n - 1) % n_batch + 1
+    return n if last >= LARGE_BATCH else max(0, n - LARGE_BATCH + last)
 
 
 class KvStore:
     """Keeps at most `n_texts` texts, the one in the contexts included, and `n_bytes` of those in memory.
 
     llama.cpp copies the state of a sequence, and restores it into consecutive cells. So decodes take as long as with
-    one text, and their logits are bit-equal; several sequences in one cache would share its cells.
+    one text, and their logits are bit-equal; several sequences in one cache would share its cells. The caches of a text
+    are the target's, and those of drafts.
     """
 
     def __init__(self, n_texts: int, n_bytes: int) -> None:
         self._n_most, self._n_bytes_most = n_texts - 1, n_bytes
-        self._texts: list[_Saved] = []  # the least recently used one first
+        self._texts: dict[int, list[SavedCache]] = {}  # in memory, by slot, the least recently used one first
         self.reserved: set[int] = set()  # slots of texts that have paused
         self.here = 0  # the slot of the text in the contexts; the others are those of texts in memory, or free
 
     @property
     def sizes(self) -> dict[int, int]:
         """Tokens of the texts in memory, by slot. From any thread."""
-        return {text.slot: len(text.tokens) for text in self._texts}
+        return {slot: len(saved[0].tokens) for slot, saved in self._texts.copy().items()}
 
     def at(self, slot: int) -> SavedCache | None:
         """The target's cache of a text in memory."""
-        text = self._at(slot)
-        return text.caches[0] if text is not None else None
+        return self._texts[slot][0] if slot in self._texts else None
 
     def remove(self, slot: int) -> None:
         """Forget a text in memory."""
-        self._texts = [text for text in self._texts if text.slot != slot]
+        self._texts.pop(slot, None)
 
     def take(self, slot: int) -> None:
         """What is put into the contexts had this slot before; a text in memory that has it now gets another."""
-        if (text := self._at(slot)) is not None:
-            text.slot = self.here
+        self._texts = {self.here if other == slot else other: saved for other, saved in self._texts.items()}
         self.here = slot
 
-    def _at(self, slot: int) -> _Saved | None:
-        return next((text for text in self._texts if text.slot == slot), None)
-
-    def _leave(self, slot: int) -> None:
-        """A text in memory has this slot: if it was that of the contexts, they take a free one."""
+    def _put(self, slot: int, saved: list[SavedCache]) -> None:
+        """Put a text into memory. If the contexts had its slot, they take a free one."""
+        self._texts[slot] = saved
         if slot == self.here:
             self._move()
 
     def _move(self) -> None:
         """The contexts take a free slot."""
-        free = {*range(self._n_most + 1)} - self.sizes.keys()
+        free = {*range(self._n_most + 1)} - self._texts.keys()
         self.here = min(free - self.reserved or free)
 
     def clear(self) -> None:
@@ -96,7 +191,7 @@ class KvStore:
     def begin(self, caches: Sequence[Cache], prompt: Sequence[int], slot: int = -1) -> None:
         """Put the text that has most of `prompt` into the contexts, or that of `slot`, if this is not negative.
 
-        What the contexts hold is saved if `prompt` is not its next turn. `caches`: the target's, and those of drafts.
+        What the contexts hold is saved if `prompt` is not its next turn.
         """
         target = caches[0]
         if not self._n_most or target.savable is None or slot == self.here:
@@ -105,25 +200,28 @@ class KvStore:
             self.change(caches, slot)
             return
         whole, here = target.context.n_rollback is not None or target.savable.is_windowed, target.tokens
+
+        def n_usable(tokens: Sequence[int]) -> int:
+            """Tokens of the prompt that are in a text."""
+            n = common_prefix(tokens, prompt[:-1])
+            return n if n == len(tokens) or not whole else 0
+
         n_here = common_prefix(here, prompt[:-1])
         continues = n_here >= target.n_prompt - _ENDING or n_here == len(here)
-        n_usable = n_here if n_here == len(here) or not whole else 0
-        best = max(self._texts, key=lambda text: text.n_usable(prompt, whole=whole), default=None)
-        restores = best is not None and best.n_usable(prompt, whole=whole) > n_usable + _LEAST
-        if restores and best is not None:
-            self.remove(best.slot)
-        if len(here) - n_here >= _LEAST and (restores or not continues):
+        usable = {other: n_usable(saved[0].tokens) for other, saved in self._texts.items()}
+        best = max(usable, key=usable.__getitem__, default=self.here)
+        saved = self._texts.pop(best) if usable.get(best, 0) > n_usable(here) + _LEAST else None
+        if len(here) - n_here >= _LEAST and (saved or not continues):
             self.keep(caches)
-        if restores and best is not None:
-            _load(caches, best)
+        if saved:
+            _load(caches, saved)
             # If it is not the next turn of that one, it stays.
-            stays = best.n_usable(prompt, whole=whole) < best.n_prompt - _ENDING
-            target.is_copied = stays and self._make_room(best.n_bytes, best.tokens)
+            stays = usable[best] < saved[0].n_prompt - _ENDING
+            target.is_copied = stays and self._make_room(sum(cache.n_bytes for cache in saved), saved[0].tokens)
             if not target.is_copied:
-                self.here = best.slot
+                self.here = best
                 return
-            self._texts.append(best)
-            self._leave(best.slot)
+            self._put(best, saved)
         if self.here in self.reserved:
             self._move()
 
@@ -131,14 +229,9 @@ class KvStore:
         """Put the text of a slot into the contexts; nothing, if it is free."""
         if slot == self.here:
             return
-        text = self._at(slot)
-        self.remove(slot)
+        saved = self._texts.pop(slot, [])
         self.keep(caches)
-        if text is not None:
-            _load(caches, text)
-        else:
-            for cache in caches:
-                cache.clear()
+        _load(caches, saved)
         caches[0].is_copied, self.here = False, slot
 
     def keep(self, caches: Sequence[Cache]) -> None:
@@ -147,28 +240,31 @@ class KvStore:
         if len(target.tokens) < _LEAST or target.is_copied or target.savable is None:
             return
         if self._make_room(n_bytes, target.tokens):
-            self._texts.append(_Saved(self.here, target.tokens, target.n_prompt, [cache.save() for cache in caches]))
+            self._put(self.here, [cache.save() for cache in caches])
             target.is_copied = True
-            self._leave(self.here)
 
     def _make_room(self, n_bytes: int, tokens: Sequence[int]) -> bool:
         """Forget texts that this one continues, and then the least recently used ones. False: it is too large."""
         if not self._n_most or n_bytes > self._n_bytes_most:
             return False
-        self._texts = [one for one in self._texts if common_prefix(one.tokens, tokens) < len(one.tokens)]
-        while len(self._texts) >= self._n_most or self._size + n_bytes > self._n_bytes_most:
-            del self._texts[0]
+        texts = {slot: saved for slot, saved in self._texts.items() if not _is_prefix(saved[0].tokens, tokens)}
+        sizes = {slot: sum(cache.n_bytes for cache in saved) for slot, saved in texts.items()}
+        while len(texts) >= self._n_most or sum(sizes.values()) + n_bytes > self._n_bytes_most:
+            oldest = next(iter(texts))
+            del texts[oldest], sizes[oldest]
+        self._texts = texts
         return True
 
-    @property
-    def _size(self) -> int:
-        return sum(one.n_bytes for one in self._texts)
+
+def _is_prefix(tokens: Sequence[int], text: Sequence[int]) -> bool:
+    return common_prefix(tokens, text) == len(tokens)
 
 
-def _load(caches: Sequence[Cache], text: _Saved) -> None:
-    for cache, saved in zip(caches, text.caches, strict=False):
-        cache.load(saved)
-    for cache in caches[len(text.caches) :]:
+def _load(caches: Sequence[Cache], saved: Sequence[SavedCache]) -> None:
+    """Hold what was saved; nothing, where there is none."""
+    for cache, one in zip(caches, saved, strict=False):
+        cache.load(one)
+    for cache in caches[len(saved) :]:
         cache.clear()
 
 
@@ -202,12 +298,16 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
             with ZipFile(file) as archive:
                 if sum(member.file_size for member in archive.infolist()) > status.st_size:  # it would be unpacked
                     raise damaged
-                found = _array(archive, "identity", "U", 0)
-                tokens, numbers, cells = (_array(archive, name, "iu", 1) for name in ("tokens", "numbers", "cells"))
+            file.seek(0)
+            with np.load(file) as arrays:
+                found, *lists = (arrays[name] for name in ("identity", "tokens", "numbers", "cells"))
+            if found.shape or any(one.ndim != 1 or one.dtype.kind not in "iu" for one in lists):
+                raise damaged
         except Exception:  # of zipfile and numpy, which have many; their words are for programmers
             raise damaged from None
     if str(found) != identity:
         raise PromptError(f"{path.name} was saved with another model or other options")
+    tokens, numbers, cells = lists
     n = len(tokens)
     if n > n_ctx:
         raise PromptError(f"{path.name} has {n} tokens, the context {n_ctx}")
@@ -216,15 +316,3 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
         raise damaged
     n_prompt, n_large, n_past = numbers.tolist()
     return SavedCache(tuple(tokens.tolist()), n_prompt, n_large, SavedState(cells, n_past))
-
-
-def _array(archive: ZipFile, name: str, kinds: str, n_axes: int) -> npt.NDArray[Any]:
-    """An array of numpy's format whose size is what it says. Raises many errors."""
-    member = archive.getinfo(f"{name}.npy")
-    with archive.open(member) as file:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        n_bytes = math.prod(shape) * dtype.itemsize
-        if dtype.kind not in kinds or len(shape) != n_axes or n_bytes != member.file_size - file.tell():
-            raise ValueError
-        return np.frombuffer(file.read(), dtype).reshape(shape)

@@ -6,9 +6,9 @@ from functools import partial
 
 from duo.config import ThreadConfig
 from duo.engine.async_draft import AsyncDraft, Drafted, State
-from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.head_drafter import HeadDrafter
+from duo.engine.kv_store import Cache
 from duo.engine.prepared_outcomes import PreparingDrafter
 from duo.engine.proposers import Result, RunningText
 from duo.engine.recorder import SHARED, TRANSLATED

@@ -21,9 +21,8 @@ from duo.engine.contexts import (
     warm_up,
 )
 from duo.engine.cores import ON_CPU, CoresInUse, check_threads, follows_cores, plan_threads, tuned_threads, within
-from duo.engine.decoder import Cache
 from duo.engine.generation import ConnectedDrafts, Proposers
-from duo.engine.kv_store import KvStore, read_cache, write_cache
+from duo.engine.kv_store import Cache, KvStore, read_cache, write_cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder, Profiles
 from duo.engine.proposers import LookupProposer

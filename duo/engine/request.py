@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from duo.engine.generation import Proposers
 
 
+_READ_AT_ONCE = 8  # tokens of a prompt take about as long as one that is written
+
+
 @dataclass(frozen=True, slots=True)
 class Drafting:
     """How one text is drafted, where that is not as the engine's options say (None)."""
@@ -136,6 +139,11 @@ class Request:
     n_pauses: int = 0  # in which other texts were written
     n_turn: int = 0  # tokens since its turn began
     cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def cost(self, n_most: int) -> float:
+        """What its next turn takes, in tokens that are written, of which there are at most `n_most`."""
+        n = self.config.stop.n_predict
+        return (min(n, n_most) if n >= 0 else n_most) + (0.0 if self.began else len(self.prompt) / _READ_AT_ONCE)
 
 
 def _as_tuple(value: Any) -> Any:

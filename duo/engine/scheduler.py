@@ -8,8 +8,8 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from duo.engine.cores import pin
-from duo.engine.decoder import SavedCache
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import SavedCache
 from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import RunningText
 from duo.engine.request import Drafting, Ending, Request, choosing
@@ -24,7 +24,6 @@ log = logging.getLogger("duo.engine")
 
 T = TypeVar("T")
 _LINGER_S = 0.05  # wait for the next job: consecutive requests share the thread, and the memory that it has freed
-_READ_AT_ONCE = 8  # tokens of a prompt take about as long as one that is written
 
 
 @dataclass(slots=True, eq=False)
@@ -106,11 +105,6 @@ class Scheduler:
         """Those that have not ended, in their order."""
         return list(self._requests)
 
-    @property
-    def n_requests(self) -> int:
-        """Their number."""
-        return len(self._requests)
-
     def submit(self, request: Request) -> None:
         """Queue a request. Raises PromptError for an empty prompt, BusyError once close() was called."""
         if not request.prompt:
@@ -120,19 +114,15 @@ class Scheduler:
                 raise BusyError("the engine is closing")
             request.number = next(self._numbers)
             self._requests[request], self.last = None, request
-            try:
-                self.add(request, request.client, self._cost(request))
-            except BaseException:
-                self._requests.pop(request, None)
-                raise
+            self.add(request)
 
-    def add(self, job: Request | Callable[[], None], client: Hashable = None, cost: float = 0.0) -> None:
-        """Queue the turn of a request, or work that must not raise.
-
-        What start() of a thread raises, such as Ctrl-C, undoes it.
-        """
+    def add(self, job: Request | Callable[[], None]) -> None:
+        """Queue the next turn of a request, or work that must not raise. Ctrl-C while a thread starts undoes it."""
         with self._changed:
-            self._waiting.add(job, client, cost)
+            if isinstance(job, Request):
+                self._waiting.add(job, job.client, job.cost(self._slot.config.turn_tokens or self._slot.n_ctx))
+            else:
+                self._waiting.add(job)
             self._changed.notify_all()
             if self._has_thread:
                 return
@@ -143,12 +133,9 @@ class Scheduler:
             except BaseException:
                 self._has_thread, self._thread = False, before  # if it has started after all, it ends at once
                 self._waiting.remove(job)
+                if isinstance(job, Request):
+                    self._requests.pop(job, None)
                 raise
-
-    def _cost(self, request: Request) -> float:
-        """What the next turn of a text takes, in tokens that are written."""
-        n, most = request.config.stop.n_predict, self._slot.config.turn_tokens or self._slot.n_ctx
-        return (min(n, most) if n >= 0 else most) + (0.0 if request.began else len(request.prompt) / _READ_AT_ONCE)
 
     def cancel(self, request: Request) -> None:
         """End a request: at once if it waits, otherwise after the current decode, or in its prefill or warm-up."""
@@ -209,9 +196,9 @@ class Scheduler:
     def _has_had_its_turn(self, request: Request) -> bool:
         """Whether a text has to pause. It may if it can be continued later, and if there is room for what it has."""
         slot, most = self._slot, self._slot.config.turn_tokens
-        if not most or request.n_turn < most or not self._waiting or not slot.is_largest:
+        if not most or request.n_turn < most or not self._waiting or request.metrics.stop != INTERRUPTED:
             return False
-        if slot.target_cache is None or slot.target_cache.savable is None or request.metrics.stop != INTERRUPTED:
+        if not slot.is_largest or slot.caches[0].savable is None:
             return False
         n_most = slot.config.cache_ram * 2**20  # as much memory as conversations that are kept
         paused = sum(cache.n_bytes for text in list(self._paused.values()) for cache in text.caches)
@@ -230,10 +217,8 @@ class Scheduler:
             if self._thread is not threading.current_thread():
                 return None
             self._changed.wait_for(lambda: self._waiting or self.is_closing, _LINGER_S)
-            if self._waiting:
-                return self._waiting.take()
-            self._has_thread = False
-            return None
+            self._has_thread = len(self._waiting) > 0
+            return self._waiting.take() if self._has_thread else None
 
     def _take_turn(self, request: Request) -> None:
         error: BaseException | None = None
@@ -241,29 +226,28 @@ class Scheduler:
             with lifeline.notifying(self.fail):
                 has_ended = request.cancelled.is_set() or self._write(request)
             if not has_ended and request in self._requests:
-                self.add(request, request.client, self._cost(request))  # its next turn
+                self.add(request)  # its next turn
                 return
             self.fault = None
-        except BaseException as raised:  # raised in the thread that iterates
+        except DuoError as raised:
             error = raised
-            if not isinstance(error, DuoError):
-                log.exception("a generation failed")
-                self.fault = repr(error)
-            elif not isinstance(error, BusyError | PromptError | UsageError):
-                self.fault = str(error)
-        self._end(request, error)
+            self.fault = self.fault if isinstance(error, BusyError | PromptError | UsageError) else str(error)
+        except BaseException as raised:
+            log.exception("a generation failed")
+            error, self.fault = raised, repr(raised)
+        self._end(request, error)  # which is raised in the thread that iterates
 
     def _end(self, request: Request, error: BaseException | None = None) -> None:
         """Tell who asked that the text has ended, once."""
         self._paused.pop(request, None)
         with self._changed:
-            has_ended = request not in self._requests
-            self._requests.pop(request, None)
-        if not has_ended:
-            try:
-                request.end(error)
-            except Exception:  # the next request may succeed
-                log.exception("a callback at the end of a generation failed")
+            if request not in self._requests:
+                return
+            del self._requests[request]
+        try:
+            request.end(error)
+        except Exception:  # the next request may succeed
+            log.exception("a callback at the end of a generation failed")
 
     def _write(self, request: Request) -> bool:
         """Write until the text ends or is cancelled: True. False: it pauses. Raises DuoError."""
@@ -294,8 +278,7 @@ class Scheduler:
             for cache, saved in zip(slot.caches, paused.caches, strict=True):
                 cache.load(saved)
             slot.saved.take(paused.slot)
-        target, text = slot.target_cache, generation.text
-        assert target is not None
+        target, text = slot.caches[0], generation.text
         has_ended, request.n_turn = True, 0
         try:
             has_ended = self._compute(generation, request)
@@ -309,34 +292,31 @@ class Scheduler:
 
     def _compute(self, generation: Generation, request: Request) -> bool:
         """Generation.run(). If llama.cpp fails, all is read again, once; then the next text gets new contexts."""
-        slot = self._slot
-        try:
-            return self._run_once(generation, request)
-        except (DecodeError, ModelError) as error:
-            failure = error
-        slot.reset()
-        try:
-            has_ended = self._run_once(generation, request)
-        except (DecodeError, ModelError) as error:
-            slot.reset()
-            slot.is_usable = False
-            if isinstance(error, ModelError):
-                raise
-            raise ModelError(f"{slot.target.path.name}: no text can be written: {error}") from None
-        log.warning("%s: all was read again, with empty caches", failure)
+        slot, failure, has_ended = self._slot, None, True
+
+        def put(step: Step) -> None:
+            self.commit([(request, step)])
+
+        for is_first in (True, False):
+            try:
+                with slot.computing(generation.interrupt):
+                    has_ended = generation.run(put, request.cancelled, lambda _: request not in self._running)
+                break
+            except (DecodeError, ModelError) as error:
+                slot.reset()
+                failure = error
+                slot.is_usable = is_first
+                if isinstance(error, ModelError) and not is_first:
+                    raise
+        if not slot.is_usable:
+            raise ModelError(f"{slot.target.path.name}: no text can be written: {failure}")
+        if failure is not None:
+            log.warning("%s: all was read again, with empty caches", failure)
         return has_ended
-
-    def _run_once(self, generation: Generation, request: Request) -> bool:
-        def pauses(_: int) -> bool:
-            return request not in self._running
-
-        with self._slot.computing(generation.interrupt):
-            return generation.run(lambda step: self.commit([(request, step)]), request.cancelled, pauses)
 
     def _begin(self, request: Request) -> Generation:
         config, slot = request.config, self._slot
-        target, cache = slot.target, slot.target_cache
-        assert cache is not None
+        target, cache = slot.target, slot.caches[0]
         proposers = request.proposers or self._proposers(request.drafting, is_rejection=config.is_rejection)
         banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, sampler = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)

@@ -50,6 +50,17 @@ class Config(uvicorn.Config):
     limits: Limits
 
 
+class LimitedServer(uvicorn.Server):
+    """uvicorn's, which looks at the time of each connection ten times a second."""
+
+    async def on_tick(self, counter: int) -> bool:
+        """See uvicorn."""
+        now, connections = asyncio.get_running_loop().time(), list[Any](self.server_state.connections)
+        for connection in connections:
+            connection.check(now)
+        return await super().on_tick(counter)
+
+
 class Connection(asyncio.Protocol):
     """Mixin for uvicorn's protocols: limits their number, what is read at a time, and the time of writes."""
 
@@ -59,8 +70,8 @@ class Connection(asyncio.Protocol):
     connections: set[Any]
     since = 0.0  # when it began to wait for the client
     _n_read: int  # bytes
-    _request_timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
+    _n_unread: float = math.inf  # bytes of an answer that the client has left to read since
+    _unread_since = 0.0
 
     @property
     def is_waiting(self) -> bool:
@@ -74,24 +85,16 @@ class Connection(asyncio.Protocol):
         super().connection_made(transport)
         make_room(self.connections, self.config.limits.n_connections)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._time_reader()
-
     def resume_writing(self) -> None:
-        cancel(self._write_timer)
+        self._n_unread = math.inf
         super().resume_writing()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        cancel(self._request_timer, self._write_timer)
-        super().connection_lost(exc)
-
-    def _time_reader(self, n_before: float = math.inf) -> None:
-        """Abort the connection if the client has read nothing since `n_before` bytes were left."""
-        n_left = self.transport.get_write_buffer_size()
-        if n_left < n_before:
-            self._write_timer = self.loop.call_later(self.config.limits.read_s, self._time_reader, n_left)
-        else:
+    def check(self, now: float) -> None:
+        """Abort the connection if the client reads nothing for too long."""
+        n = self.transport.get_write_buffer_size()
+        if not n or n < self._n_unread:
+            self._n_unread, self._unread_since = n or math.inf, now
+        elif now - self._unread_since > self.config.limits.read_s:
             self.transport.abort()  # not close(), which would wait until everything has been read
 
 
@@ -99,10 +102,9 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
     """HTTP/1.1."""
 
     _n_read = 4096
-    _phase: tuple[Any, Any] | None = None
-    _is_websocket = False
+    _phase: tuple[Any, ...] = ()
     _lingers = False  # all is sent; what comes is read until the client ends
-    _probe_timer: asyncio.TimerHandle | None = None
+    _probe_s = math.inf  # when to see whether a client that sends no more has left
 
     @property
     def _is_receiving(self) -> bool:
@@ -115,22 +117,31 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
     def connection_made(self, transport: Any) -> None:
         self._close_now, transport.close = transport.close, self._close
         super().connection_made(transport)
-        self._time_request()
 
     def _close(self) -> None:
         """Close the connection; if the client still sends, only after that: a reset could overtake the answer."""
-        is_sending = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and not self._is_websocket
-        if self._lingers or not is_sending or self.transport.is_closing():
+        if self._lingers or self.conn.their_state not in (h11.SEND_BODY, h11.ERROR) or self.transport.is_closing():
             self._close_now()
         else:
             self._lingers = True
             self.transport.write_eof()
             self.transport.resume_reading()
-            self._time_request()
+            self._note_phase()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        cancel(self._probe_timer)
-        super().connection_lost(exc)
+    def check(self, now: float) -> None:
+        """Close the connection if the client does not send what it has to, or may have left."""
+        super().check(now)
+        if (self._is_receiving or self._lingers) and now - self.since > self.config.limits.request_s:
+            self._close_now()
+        elif now >= self._probe_s and self.conn.our_state is h11.SEND_RESPONSE:  # later, an answer has the same effect
+            self._probe_s = now + _PROBE_S
+            self._probe()
+
+    def _note_phase(self) -> None:
+        """The time that the client has begins anew with each phase of each request."""
+        phase = self.cycle, self.conn.their_state, self.conn.our_state, self._lingers
+        if phase != self._phase:
+            self._phase, self.since = phase, self.loop.time()
 
     def data_received(self, data: bytes) -> None:
         """Handle what has come; nothing, after the last answer."""
@@ -143,29 +154,26 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
         if cycle is None or cycle.more_body or cycle.response_complete:
             return False
         cycle.keep_alive = False
-        self._probe_timer = self.loop.call_later(3 * _PROBE_S, self._probe)
+        self._probe_s = self.loop.time() + 3 * _PROBE_S
         return True
 
     def _probe(self) -> None:
         """Send an interim answer, at which the system of a client that has left resets the connection."""
-        if self.conn.our_state is not h11.SEND_RESPONSE:  # what is sent now has the same effect
-            return
         if self.conn.their_http_version == b"1.0":  # knows no interim answers
             self.transport.abort()
-            return
-        answer = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
-        self.transport.write(self.conn.send(answer))
-        self._probe_timer = self.loop.call_later(_PROBE_S, self._probe)
+        else:
+            answer = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+            self.transport.write(self.conn.send(answer))
 
     def handle_events(self) -> None:
         """Handle what has been received."""
         super().handle_events()
-        self._time_request()
+        self._note_phase()
 
     def on_response_complete(self) -> None:
         """The end of a response, from which on the rest of the request's body is awaited."""
         super().on_response_complete()
-        self._time_request()
+        self._note_phase()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP."""
@@ -178,21 +186,10 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Continue as a WebSocket."""
-        self._is_websocket = True  # whose timers are its own
-        cancel(self._request_timer, self._write_timer)
+        self.transport.close = self._close_now
         super().handle_websocket_upgrade(event)
         if self.flow.write_paused:
             self.transport.get_protocol().pause_writing()
-
-    def _time_request(self) -> None:
-        """Limit the time of each phase in which the client has to send something."""
-        phase = self.conn.their_state, self.conn.our_state
-        if phase != self._phase and not self._is_websocket:
-            self._phase = phase
-            cancel(self._request_timer)
-            if self._is_receiving or self._lingers:
-                self.since = self.loop.time()
-                self._request_timer = self.loop.call_later(self.config.limits.request_s, self._close_now)
 
 
 class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]
@@ -252,12 +249,6 @@ def make_room(connections: Iterable[Connection], n_max: int) -> None:
         min(waiting, key=lambda connection: connection.since).transport.abort()
 
 
-def cancel(*timers: asyncio.TimerHandle | None) -> None:
-    """Cancel those that are timers."""
-    for timer in filter(None, timers):
-        timer.cancel()
-
-
 class Listener:
     """Listens from construction, serves on a thread of its own from `with` to its end."""
 
@@ -285,7 +276,7 @@ class Listener:
             timeout_graceful_shutdown=limits.grace_s,
         )
         config.limits = limits
-        self._server = uvicorn.Server(config)
+        self._server = LimitedServer(config)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="duo-http")
 
     def __enter__(self) -> "Listener":

@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
 
 
 def _llama_version() -> str:
-    """That of the library that llama_cpp loads."""
+    """The version of the library that llama_cpp loads."""
     spec = find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("llama-cpp-python is not installed")

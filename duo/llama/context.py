@@ -40,7 +40,7 @@ class SavedState(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Its size, with memory that is not used yet."""
+        """The size of the copy, with memory that is not used yet."""
         owner = self.cells if self.cells.base is None else self.cells.base
         return owner.nbytes + sum(getattr(part, "nbytes", 0) for part in self.more)
 
@@ -181,7 +181,7 @@ class Context(Handle):
         """The error for a status of llama_decode() other than 0, after what it requires."""
         if status != ABORTED:
             n_past = self.n_past
-            self.reset()  # its cells may be the reason
+            self.reset()  # the cells may be the reason
             did = "is out of memory for" if status == _NO_MEMORY else "rejected"
             return DecodeError(f"llama.cpp {did} {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
         if self.n_rollback is not None:

@@ -24,8 +24,8 @@ class Fingerprint:
 
     vocab_type: int
     n_vocab: int
-    bos: int | None  # the token that is added before a text; -1: none; None: not known
-    eos: int | None  # and after it
+    bos: int | None  # the token that the vocabulary adds before a text; -1: none; None: not known
+    eos: int | None  # the token that the vocabulary adds after a text; as `bos`
     hashes: tuple[bytes, ...] = ()  # of all tokens but the last 128, of one more, and so on up to all
 
     @classmethod
@@ -56,7 +56,7 @@ class Fingerprint:
         return None
 
     def hash_of(self, n: int) -> bytes | None:
-        """That of the first `n` tokens; None if there is none."""
+        """The hash of the first `n` tokens; None if there is none."""
         index = len(self.hashes) - 1 - (self.n_vocab - n)
         return self.hashes[index] if index >= 0 else None
 

@@ -7,7 +7,7 @@ say. llama.cpp asserts others, which ends the process with one line: see duo.lla
 import ctypes
 import functools
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from duo.errors import ModelError
@@ -15,6 +15,7 @@ from duo.llama import library
 from duo.llama.fingerprint import Fingerprint, text_difference
 from duo.llama.limits import failure
 
+DAMAGED = "the file is truncated or damaged: download it again"
 _TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
 
@@ -30,15 +31,10 @@ _MAX_VALUES = {"attention.sliding_window": 2**24, "context_length": 2**31 - 1}
 _NO_WINDOW = ("attention.sliding_window", 2**32 - 1)
 # Keys that llama.cpp divides by or steps with, and the architectures of which it does not: there 0 has a meaning.
 _DIVISORS = {
-    "attention.output_group_count": (),
-    "experts_per_group": (),
-    "full_attention_interval": (),
-    "interleave_moe_layer_step": ("llama4",),
-    "rope.dimension_count": (),
-    "ssm.group_count": ("plamo2",),
-    "ssm.time_step_rank": (),
-    "wkv.head_size": (),
-}
+    "attention.output_group_count": "", "experts_per_group": "", "full_attention_interval": "",
+    "interleave_moe_layer_step": "llama4", "rope.dimension_count": "", "ssm.group_count": "plamo2",
+    "ssm.time_step_rank": "", "wkv.head_size": "",
+}  # fmt: skip
 # Architectures of which llama.cpp divides by the number of heads, or by that of the experts that one token uses.
 _BY_HEADS = ("deepseek2", "olmo2", "phimoe")
 _BY_EXPERTS = ("glm4moe", "grovemoe", "llada-moe", "nemotron_h_moe", "qwen35moe", "qwen4exp")
@@ -51,7 +47,8 @@ _MTP_TARGETS = (
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
     "qwen35", "qwen35moe", "qwen3next", "step35",
 )  # fmt: skip
-_CHAINS = ("mimo2", "step35")  # and of these, several layers, each for one depth
+_CHAINS = ("mimo2", "step35")  # architectures with several MTP layers, each for one depth
+_MTP_TENSORS = ("eh_proj", "enorm", "hnorm")
 _FIRST_LAYER = "blk.0.attn_norm.weight"  # llama.cpp knows a file with nothing but MTP layers by its absence
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 # Keys of models that keep a state, which cannot be rolled back token by token.
@@ -78,8 +75,7 @@ class GgufHeader:
             reason = errors[0].partition(": ")[2] if errors else "no reason given"
             if "invalid magic" in reason or "read magic" in reason:
                 raise ModelError(f"{path}: not a GGUF file")
-            why = f"the file is truncated or damaged: download it again ({reason})"
-            raise failure(path, "\n".join(errors), "its header needs more", why)
+            raise failure(path, "\n".join(errors), "its header needs more", f"{DAMAGED} ({reason})")
         try:
             tensors, keys = range(lib.gguf_get_n_tensors(pointer)), range(lib.gguf_get_n_kv(pointer))
             self.tensors: dict[str, int] = {
@@ -93,6 +89,11 @@ class GgufHeader:
         self.path = path
         self.tokens = tuple(text for text in self.values.pop(_TOKENS, ()) if isinstance(text, bytes))
         self.architecture = self.text("general.architecture")
+
+    def add_files(self, paths: Iterable[Path]) -> None:
+        """Add the tensors in the model's other files. Raises ModelError."""
+        for path in paths:
+            self.tensors |= GgufHeader(path).tensors
 
     def use_template(self, source: str) -> None:
         """Replace the chat templates of the file."""
@@ -133,7 +134,7 @@ class GgufHeader:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it is without any attention: it cannot be a target with a draft."""
+        """Whether the model has no attention: it cannot be a target with a draft."""
         return self.keeps_state and not self.number("attention.head_count")
 
     @property
@@ -151,7 +152,7 @@ class GgufHeader:
         return not (self.vocabulary().difference(other.vocabulary()) or text_difference(self.tokens, other.tokens))
 
     def vocabulary(self) -> Fingerprint:
-        """What the file says of its vocabulary, without hashes."""
+        """The fingerprint of the vocabulary as far as the file tells, without hashes."""
         vocab_type = _TYPES.get(self.text("tokenizer.ggml.model"), -1)
         return Fingerprint(vocab_type, len(self.tokens), self._added("bos"), self._added("eos"))
 
@@ -209,7 +210,7 @@ def check_header(header: GgufHeader, *, vocabulary_only: bool = False) -> None:
 def _faults(header: GgufHeader) -> Iterator[str]:
     architecture = header.architecture
     for key, allowed in _DIVISORS.items():
-        if header.numbers(key) == [0] and architecture not in allowed:
+        if header.numbers(key) == [0] and architecture != allowed:
             yield f"{architecture}.{key} is 0"
     if architecture in _BY_HEADS and not any(header.numbers("attention.head_count")[:1]):
         yield f"{architecture}.attention.head_count is 0"
@@ -218,43 +219,36 @@ def _faults(header: GgufHeader) -> Iterator[str]:
     for key, most in _MAX_VALUES.items():
         if (value := header.number(key)) > most and (key, value) != _NO_WINDOW:
             yield f"{architecture}.{key} is {value}"
-    # llama.cpp multiplies by no integers, and calls NULL instead; tables of experts by token are not multiplied.
-    # So is the vocabulary of a header.
+    # llama.cpp multiplies by no integers, and calls NULL instead. It does not multiply by tables of experts by token,
+    # nor by the vocabulary of a head.
     yield from (f"{name} has integers" for name in header.integers if "tid2eid" not in name and name != "d2t")
     if architecture in _LINEAR and "split.count" not in header.values:
-        for layer in (
-            name.removesuffix("ssm_out.weight") for name in header.tensors if name.endswith(".ssm_out.weight")
-        ):
-            for name in (f"{layer}attn_qkv.weight", f"{layer}attn_gate.weight"):
-                if name not in header.tensors:
-                    yield f"there is no tensor {name}"
+        linear = [name.removesuffix("ssm_out.weight") for name in header.tensors if name.endswith(".ssm_out.weight")]
+        needed = (f"{layer}{name}.weight" for layer in linear for name in ("attn_qkv", "attn_gate"))
+        yield from (f"there is no tensor {name}" for name in needed if name not in header.tensors)
 
 
 def check_not_head(header: GgufHeader) -> None:
-    """Raise ModelError if this is the header of a header, for a draft in another process than its target."""
+    """Raise ModelError if this is the header of a head, for a draft in another process than its target."""
     if kind := head_kind(header):
         why = "it reads the target's hidden rows, so it is a local draft, in the target's process"
         raise ModelError(f"{header.path}: an {kind} head: {why}")
 
 
-def head_kind(header: GgufHeader, names: Collection[str] | None = None) -> str:
-    """EAGLE-3 or MTP, if the file is a head without its target; empty for a model. `names`: see has_mtp()."""
+def head_kind(header: GgufHeader) -> str:
+    """EAGLE-3 or MTP, if the model is a head without its target; empty for others."""
     if header.architecture == EAGLE3:
         return "EAGLE-3"
-    names = header.tensors if names is None else names
-    is_mtp = header.architecture == ASSISTANT or (_FIRST_LAYER not in names and has_mtp(header, names))
+    is_mtp = header.architecture == ASSISTANT or (_FIRST_LAYER not in header.tensors and has_mtp(header))
     return "MTP" if is_mtp else ""
 
 
-def has_mtp(header: GgufHeader, names: Collection[str] | None = None) -> bool:
-    """Whether the model has a layer for multi-token prediction (MTP) that llama.cpp can draft with.
-
-    `names`: of the tensors in all files of the model, by default those of this one.
-    """
-    names, n_blocks, n = header.tensors if names is None else names, header.number("block_count"), n_mtp(header)
-    layers = [f"blk.{n_blocks - i}.nextn" for i in range(1, n + 1)]
-    is_there = all(f"{layer}.{name}.weight" in names for layer in layers for name in ("eh_proj", "enorm", "hnorm"))
-    return header.architecture in _MTP_TARGETS and (n == 1 or (n > 1 and header.architecture in _CHAINS)) and is_there
+def has_mtp(header: GgufHeader) -> bool:
+    """Whether the files that were read have a layer for multi-token prediction (MTP) that llama.cpp can draft with."""
+    n_blocks, n = header.number("block_count"), n_mtp(header)
+    is_known = header.architecture in _MTP_TARGETS and (n == 1 or (n > 1 and header.architecture in _CHAINS))
+    needed = (f"blk.{n_blocks - i}.nextn.{name}.weight" for i in range(1, n + 1) for name in _MTP_TENSORS)
+    return is_known and all(name in header.tensors for name in needed)
 
 
 def n_mtp(header: GgufHeader) -> int:
@@ -263,7 +257,7 @@ def n_mtp(header: GgufHeader) -> int:
 
 
 def shape_of(header: GgufHeader) -> str:
-    """What a model has in common with its MTP header."""
+    """What a model has in common with its MTP head."""
     if header.architecture == ASSISTANT:
         return f"a gemma4 with hidden rows of {header.number('embedding_length_out')}"
     if header.architecture == "gemma4":

@@ -8,9 +8,9 @@ the model's vocabulary, but no weights, and serves one grammar after the other.
 
 import functools
 import json
+import math
 import os
 import re
-import resource
 import signal
 import subprocess
 import tempfile
@@ -28,6 +28,7 @@ from duo.llama.context import Logits
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, MAX_MEMORY, PARSE, READY
 from duo.llama.json_schema import HUNG_S, MAX_S
 from duo.llama.lifeline import Handle
+from duo.llama.limits import ulimit_bytes
 from duo.llama.model import Model
 
 MAX_GRAMMAR = 2**18  # bytes
@@ -66,7 +67,7 @@ class GrammarProcess(Handle):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was closed, or has ended by itself."""
+        """Whether the process was closed, or has ended by itself."""
         return self.closed or self.pointer.poll() is not None
 
     def ask(self, kind: bytes, data: bytes = b"") -> bytes:
@@ -86,17 +87,13 @@ class GrammarProcess(Handle):
         if kind == READY:
             raise ModelError(f"the process that applies the grammar failed: {last}")
         if status < 0:
-            less = (
-                ""
-                if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
-                else ", or less within the limits of this process,"
-            )
+            less = ", or less within the limits of this process," if ulimit_bytes() < math.inf else ""
             limits = f"{MAX_S:g} s or {MAX_MEMORY >> 20} MB{less} for one token"
             raise UsageError(f"the grammar is too complex: it needs more than {limits}, or fails")
         raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
 
     def lines(self) -> list[str]:
-        """What it has written to standard error since the last call. Its position in the file is the same as ours."""
+        """What the process has written to standard error since the last call. Both share one position in the file."""
         self._log.seek(0)
         lines = self._log.read(2**16).decode("utf-8", "replace").splitlines()
         self._log.seek(0)

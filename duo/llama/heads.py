@@ -90,7 +90,7 @@ class HeadContext(Context):
         self._is_eagle3 = not model.has_mtp
         more = {"n_rs_seq": 0} if self._is_eagle3 else {"n_rs_seq": 0, "ctx_type": llama_cpp.LLAMA_CONTEXT_TYPE_MTP}
         super().__init__(model, config, ctx_other=target.pointer, **more)
-        self.n_rollback = None  # its layers have attention only
+        self.n_rollback = None  # the layers of a head have attention only
         # An EAGLE-3 head begins with the second token: position i of the text is i - 1 of its cache.
         self._shift = int(self._is_eagle3)
         self.is_layer = model is target.model
@@ -172,7 +172,7 @@ class HeadContext(Context):
         return self.decode([token for _, token in tokens], len(tokens))
 
     def _fused(self, rows: Rows) -> Rows:
-        """What the decoder reads instead of these rows of the target."""
+        """The rows that the decoder reads for these rows of the target: an EAGLE-3 head has an encoder."""
         if not self._is_eagle3:
             return rows
         n = len(rows)
@@ -185,12 +185,10 @@ class HeadContext(Context):
             raise DecodeAborted("the context is aborted")
         with self.use() as pointer, self.call:
             status = llama_cpp.llama_encode(pointer, self._encoded)
+        if status == ABORTED:
+            raise DecodeAborted("aborted")
         if status:
-            raise (
-                DecodeAborted("aborted")
-                if status == ABORTED
-                else DecodeError(f"llama.cpp could not encode {n} rows of the target ({status})")
-            )
+            raise DecodeError(f"llama.cpp could not encode {n} rows of the target ({status})")
         return self._hidden_rows(n)
 
     def save(self) -> SavedState:
@@ -225,7 +223,7 @@ class HeadContext(Context):
         self.rollback(0)
 
     def _holds(self, _: int) -> bool:
-        return True  # its cells are other ones
+        return True  # the cells of a head are not those of the text
 
     def _forget(self, position: int) -> None:
         llama_cpp.llama_memory_seq_rm(self._memory(), 0, max(0, position), -1)

@@ -54,8 +54,9 @@ class HiddenRows:
     """The rows of one target, to which every decode of the target adds. They grow with the text.
 
     A row consists of what enters each of some `layers`; the number of the target's layers stands for what leaves the
-    last one. `array`: `[n, width]`, by position + 1, as nothing is before the first token. `first`: the first position
-    whose row is there: a restored text comes without. `is_lost`: llama.cpp has returned no rows.
+    last one. `array`: `[n, width]`, by position + 1, as nothing is before the first token; valid until the target
+    decodes. `first`: the first position whose row is there: a restored text comes without. `is_lost`: llama.cpp has
+    returned no rows.
     """
 
     def __init__(self, target: Context, layers: list[int]) -> None:
@@ -75,10 +76,6 @@ class HiddenRows:
         if not self._target.closed:
             self._ask(False)
             self._target.on_decoded, self._target.on_loaded = lambda *_: None, lambda _: None
-
-    def of(self, n: int) -> Rows:
-        """The rows of the first `n` positions, `[n, width]`; valid until the target decodes."""
-        return self.array[1 : n + 1]
 
     def _ask(self, wanted: bool) -> None:
         """Let the target compute rows, or not."""

@@ -20,6 +20,8 @@ from llama_cpp._ggml import libggml
 from duo.errors import ClosedError, DeviceError
 from duo.llama.limits import shortage
 
+Call = AbstractContextManager[None]  # around a call into llama.cpp
+
 _TICK_S = 0.25
 _SUSPENDED_S = 4 * _TICK_S  # a longer tick means that this process was stopped
 _LOADING_FACTOR = 20  # longer time limit while weights are sent: a large tensor takes long, without a sign of life
@@ -139,14 +141,10 @@ class Handle:
     """
 
     def __init__(
-        self,
-        pointer: Any,
-        free: Callable[[Any], object],
-        parent: "Handle | None" = None,
-        call: AbstractContextManager[None] | None = None,
+        self, pointer: Any, free: Callable[[Any], object], parent: "Handle | None" = None, call: Call | None = None
     ) -> None:
         """`call`: surrounds each call that may use an RPC server; by default the parent's."""
-        self.call: AbstractContextManager[None] = call or (parent.call if parent is not None else nullcontext())
+        self.call: Call = call or (parent.call if parent is not None else nullcontext())
         self._pointer = pointer
         self._parent = parent
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()

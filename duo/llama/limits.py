@@ -33,10 +33,10 @@ def available_bytes() -> int:
     free: int = psutil.virtual_memory().available
     if (left := memory_left()) is not None:
         free = min(free, int(left.value))
-    return int(max(0, min(free, _ulimit_bytes() - psutil.Process().memory_info().vms)))
+    return int(max(0, min(free, ulimit_bytes() - psutil.Process().memory_info().vms)))
 
 
-def _ulimit_bytes() -> float:
+def ulimit_bytes() -> float:
     """What `ulimit -v` lets this process have in all."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     return math.inf if most == resource.RLIM_INFINITY else most
@@ -48,9 +48,9 @@ def of_size(n_bytes: float) -> str:
 
 
 def shortage(log: str, needs: str) -> str:
-    """That memory is lacking, and what was needed, if llama.cpp's `log` says that; else empty."""
+    """A message that memory is lacking, and what needed it, if llama.cpp's `log` says so; else empty."""
     line = re.sub(".*error loading model[^:]*: ", "", next(filter(_SHORTAGE.search, log.splitlines()), ""))
-    limit = " within the limit of this process" if _ulimit_bytes() < math.inf else ""
+    limit = " within the limit of this process" if ulimit_bytes() < math.inf else ""
     free = f"{of_size(available_bytes())} of this machine's memory are available{limit}"
     return line and f"out of memory: {needs}, and {free} ({line})"
 

@@ -2,7 +2,7 @@
 
 import ctypes
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from duo.llama import library
 from duo.llama.build import CPU
 from duo.llama.chat_template import ChatTemplate
 from duo.llama.devices import RPC, Device, devices_for, holders
-from duo.llama.gguf_header import ASSISTANT, MAX_LAYERS, GgufHeader, check_header, has_mtp, head_kind
+from duo.llama.gguf_header import ASSISTANT, DAMAGED, MAX_LAYERS, GgufHeader, check_header, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.limits import failure, of_size
 from duo.llama.vocabulary import Vocabulary
@@ -49,16 +49,17 @@ class Model(Vocabulary):
         check_header(header, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
             self.size = model_size(config, header)
-        names = None if vocabulary_only else self.size.names
-        self.head_kind = head_kind(header, names)  # EAGLE-3 or MTP, if it is a head; empty for a model
+        self.head_kind = head_kind(header)  # EAGLE-3 or MTP, if it is a head; empty for a model
         # Whether it has a layer for multi-token prediction, which is loaded.
         loads_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP")
-        self.shares_cache = header.architecture == ASSISTANT  # it has none of its own, but reads its target's
-        self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(header, names))
+        self.shares_cache = header.architecture == ASSISTANT  # a head without a cache, which reads that of its target
+        self.has_mtp = loads_mtp and (self.shares_cache or has_mtp(header))
         pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, header, call)
         self.template_variables = config.template_variables
-        if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
+        if self.adds_bos and (
+            self.bos < 0 or (self.adds_eos and self.eos < 0)
+        ):  # llama.cpp would abort at the first prompt
             self.close()
             raise ModelError(f"{self.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")
         description = ctypes.create_string_buffer(256)
@@ -125,12 +126,7 @@ class Model(Vocabulary):
             log = "\n".join(errors)
             cause = next(iter(log.partition("error loading model: ")[2].splitlines()), "no reason given")
             is_damaged = "not within the file bounds" in log or "failed to read" in log
-            why = (
-                "the file is truncated or damaged: download it again"
-                if is_damaged
-                else f"llama.cpp cannot load it: {cause}"
-            )
-            raise failure(path, log, needs, why)
+            raise failure(path, log, needs, DAMAGED if is_damaged else f"llama.cpp cannot load it: {cause}")
         return pointer
 
 
@@ -149,7 +145,6 @@ class ModelSize:
     n_bytes: int  # all weights
     cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
     header: GgufHeader = field(compare=False)
-    names: frozenset[str] = field(compare=False, default=frozenset())  # of all tensors
 
     def offloaded_bytes(self, n_layers: int) -> int:
         """Weights of the last `n_layers` layers and the output, which are on devices."""
@@ -194,11 +189,9 @@ class ModelSize:
 def model_size(config: ModelConfig, header: GgufHeader | None = None) -> ModelSize:
     """Read the sizes from the headers of all files of the model; `header`: the first. Raises ModelError."""
     header = header or GgufHeader(config.path)
-    tensors = header.tensors | {
-        name: size for path in config.shards[1:] for name, size in GgufHeader(path).tensors.items()
-    }
+    header.add_files(config.shards[1:])
     layers, output, largest = [0] * min(header.number("block_count"), MAX_LAYERS), 0, 0
-    for name, size in tensors.items():
+    for name, size in header.tensors.items():
         match = _LAYER.search(name)
         if match:
             largest = max(largest, size)
@@ -206,13 +199,13 @@ def model_size(config: ModelConfig, header: GgufHeader | None = None) -> ModelSi
             layers[min(int(match[1]), len(layers) - 1)] += size
         elif not _INPUT.match(name):
             output += size
-    if "output.weight" not in tensors:
-        output += tensors.get("token_embd.weight", 0)
-    widths = _cache_widths(header, tensors, len(layers))
-    return ModelSize(tuple(layers), output, largest, sum(tensors.values()), widths, header, frozenset(tensors))
+    if "output.weight" not in header.tensors:
+        output += header.tensors.get("token_embd.weight", 0)
+    n_bytes, widths = sum(header.tensors.values()), _cache_widths(header, len(layers))
+    return ModelSize(tuple(layers), output, largest, n_bytes, widths, header)
 
 
-def _cache_widths(header: GgufHeader, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:
+def _cache_widths(header: GgufHeader, n_layer: int) -> tuple[tuple[int, int], ...]:
     """Values of one token in the K and V cache of each layer."""
     heads = header.numbers("attention.head_count") or [0]
     per_head = header.number("embedding_length") // max(1, *heads)
@@ -222,10 +215,10 @@ def _cache_widths(header: GgufHeader, names: Iterable[str], n_layer: int) -> tup
         v = 0  # multi-header latent attention stores both in K
     heads_kv = header.numbers("attention.head_count_kv") or heads
     heads_kv = heads_kv * n_layer if len(heads_kv) == 1 else [*heads_kv, *[0] * n_layer]
-    kinds = {match.groups() for match in map(_KIND.search, names) if match}
+    kinds = {match.groups() for match in map(_KIND.search, header.tensors) if match}
     recurrent = {int(i) for i, kind in kinds if kind == "ssm_" and (i, "attn_k.") not in kinds}
-    if header.architecture == ASSISTANT:  # it has no cache
+    if header.architecture == ASSISTANT:  # a head without a cache
         return n_layer * ((0, 0),)
-    if head_kind(header, set(names)):  # nor has it the layers of its target
-        recurrent |= set(range(n_layer)) - {int(match[1]) for match in map(_LAYER.search, names) if match}
+    if head_kind(header):  # the layers of the target are not in the file
+        recurrent |= set(range(n_layer)) - {int(match[1]) for match in map(_LAYER.search, header.tensors) if match}
     return tuple((0, 0) if i in recurrent else (k * n, v * n) for i, n in enumerate(heads_kv[:n_layer]))

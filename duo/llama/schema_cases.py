@@ -26,11 +26,8 @@ MOST = 2**53  # llguidance computes with doubles
 _MOST_PAIRS = 30_000  # of alternatives
 _COUNTS = {f"{side}{of}" for side in ("min", "max") for of in ("Length", "Items", "Properties")}
 _BOUNDS = {
-    "minimum": ("low", 1),
-    "exclusiveMinimum": ("low", 1),
-    "maximum": ("high", -1),
-    "exclusiveMaximum": ("high", -1),
-}
+    "minimum": ("low", 1), "exclusiveMinimum": ("low", 1), "maximum": ("high", -1), "exclusiveMaximum": ("high", -1),
+}  # fmt: skip
 _LISTS = {"pattern", "format"}
 _NO_RULE = ("uniqueItems", False)
 _KEYWORDS = {
@@ -91,7 +88,7 @@ class Schema:
         return functools.reduce(self._all, self._parts(schema, closes), self._own(schema, closes))
 
     def _parts(self, schema: dict[str, Any], closes: bool) -> Iterator[Cases]:
-        """What the keywords say that combine schemas."""
+        """The cases of each keyword that combines schemas."""
         cases = functools.partial(self.cases, closes=closes)
         yield from map(cases, schema.get("allOf", ()))
         if "$ref" in schema:
@@ -117,7 +114,7 @@ class Schema:
             self._referring.pop()
 
     def _own(self, schema: dict[str, Any], closes: bool) -> Cases:
-        """What its own keywords say, without those that combine schemas."""
+        """The cases of the other keywords."""
         if "contains" in schema and (schema.get("minContains") != 0 or "maxContains" in schema):
             raise Unsupported("contains")
         kinds = schema.get("type", [*_KEYWORDS])
@@ -244,31 +241,31 @@ def _parsed(key: str, value: Any) -> tuple[str, Any]:
     return key, [value] if key in _LISTS else value
 
 
-def _constants(values: list[Any]) -> dict[str, list[Alternative]]:
-    """Alternatives of constants, by type."""
-    found: dict[str, list[Alternative]] = {}
+def _constants(values: list[Any]) -> Cases:
+    """The cases of constants."""
+    found: Cases = {}
+    enums: dict[str, dict[Any, None]] = {}
     for value in values:
-        if isinstance(value, dict):
-            of: Alternative = {"properties": {name: {"const": one} for name, one in value.items()}}
-            found.setdefault("object", []).append(of | {"required": [*value], "additionalProperties": False})
-        elif isinstance(value, list):
-            items = [{"const": one} for one in value]
-            found.setdefault("array", []).append({"prefixItems": items, "items": False, "minItems": len(value)})
-        elif value is None:
-            found["null"] = [{}]
-        else:
-            kind = "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
-            some = found.setdefault(kind, [{"enum": {}}])[0]["enum"]
-            if kind == "number" and abs(value) > MOST:
+        match value:
+            case dict():
+                of: Alternative = {"properties": {name: {"const": one} for name, one in value.items()}}
+                found.setdefault("object", []).append(of | {"required": [*value], "additionalProperties": False})
+            case list():
+                items = [{"const": one} for one in value]
+                found.setdefault("array", []).append({"prefixItems": items, "items": False, "minItems": len(value)})
+            case None:
+                found["null"] = [{}]
+            case bool() | str():
+                enums.setdefault("boolean" if isinstance(value, bool) else "string", {})[value] = None
+            case _ if abs(value) > MOST:
                 raise Unsupported(f"const or enum: llguidance rounds {value}")
-            some[Fraction(str(value)) if kind == "number" else value] = True
-    return {
-        kind: [one | {"enum": [*one["enum"]]} if "enum" in one else one for one in some] for kind, some in found.items()
-    }
+            case _:
+                enums.setdefault("number", {})[Fraction(str(value))] = None
+    return found | {kind: [{"enum": [*some]}] for kind, some in enums.items()}
 
 
 def _merged(first: Alternative, second: Alternative) -> Alternative | None:
-    """What both say; None: they contradict each other. Raises Unsupported."""
+    """The alternative of what matches two; None: the two contradict each other. Raises Unsupported."""
     found = first | second | {key: _combined(key, first[key], second[key]) for key in first.keys() & second.keys()}
     if {"prefixItems", "items"} & found.keys():
         n = max(len(one.get("prefixItems", ())) for one in (first, second))
@@ -325,7 +322,7 @@ def _allows(one: Alternative, value: Any) -> bool:
 
 
 def _is_possible(one: Alternative) -> bool:
-    """Whether it does not obviously contradict itself."""
+    """Whether an alternative does not obviously contradict itself."""
     bounds = [one[key] for key in ("low", "high") if key in one]
     width, is_closed = -sum(value for value, _ in bounds), not any(is_exclusive for _, is_exclusive in bounds)
     return not (

@@ -112,7 +112,7 @@ def _renew(schema: dict[str, Any]) -> None:
 
 
 def _has_all(schema: dict[str, Any]) -> bool:
-    """Whether it says that it is an object and names its properties, and nothing of others."""
+    """Whether a schema says that it is an object, names all properties, and says nothing of others."""
     types, names, required = schema.get("type"), schema.get("properties"), schema.get("required", [])
     is_object = types == "object" or (isinstance(types, list) and "object" in types)
     if not (is_object and isinstance(names, dict) and isinstance(required, list)) or schema.keys() & _OPEN:

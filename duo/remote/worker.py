@@ -13,9 +13,9 @@ from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketExcepti
 from websockets.sync.client import ClientConnection, connect
 
 from duo.engine.cores import CoresInUse
-from duo.engine.decoder import Cache, Decoder
+from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate, TargetSide
-from duo.engine.kv_store import KvStore
+from duo.engine.kv_store import Cache, KvStore
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError
@@ -34,6 +34,7 @@ _N_TEXTS, _MAX_SAVED = 4, 2**30  # conversations of the lead that are kept, and 
 _ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
 
 
+@dataclass(eq=False)
 class RemoteTarget:
     """Takes the place of the lead's CandidateQueue for one text: sends candidates, receives accepted tokens.
 
@@ -41,22 +42,21 @@ class RemoteTarget:
     because sending may block.
     """
 
-    def __init__(self, begin: Begin, send: Callable[[Message], None], cancel: Callable[[], None]) -> None:
-        """`send` sends a message to the lead; `cancel` aborts the draft's current decode when it has become useless."""
-        self._begun = begin
-        self._send = send
-        self._cancel = cancel
+    text: Begin
+    send: Callable[[Message], None]  # sends a message to the lead
+    cancel: Callable[[], None]  # aborts the draft's current decode when it has become useless
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._epoch = begin.epoch
-        self._accepted = list(begin.tokens)
-        self._may_draft = begin.may_draft
+        self._epoch, self._may_draft = self.text.epoch, self.text.may_draft
+        self._accepted = list(self.text.tokens)
         self._next = len(self._accepted)  # the position after the last candidate
         self._n_known = 0  # accepted tokens that the last candidate builds on
         self._ended = False
 
     def update(self, text: Text) -> None:
         """Add the lead's accepted tokens, if they are of this text. Raises LinkError if there is a gap before them."""
-        if text.serial != self._begun.serial:
+        if text.serial != self.text.serial:
             return
         with self._changed:
             if text.position != len(self._accepted):
@@ -66,7 +66,7 @@ class RemoteTarget:
             if text.epoch != self._epoch:
                 self._epoch = text.epoch
                 self._next = len(self._accepted)
-                self._cancel()
+                self.cancel()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class RemoteTarget:
     @property
     def has_room(self) -> bool:
         """Whether the draft may continue."""
-        return self._may_draft and self._next < len(self._accepted) + self._begun.n_ahead
+        return self._may_draft and self._next < len(self._accepted) + self.text.n_ahead
 
     def wait_for_room(self) -> bool:
         """See QueueSide."""
@@ -100,8 +100,8 @@ class RemoteTarget:
             self._next = position + 1
             right = position >= len(self._accepted) or self._accepted[position] == candidate.token
             made = (candidate.token, candidate.confidence, n_tokens, seconds)
-            message = CandidateMessage(self._begun.serial, epoch, self._n_known, position, *made)
-        self._send(message)
+            message = CandidateMessage(self.text.serial, epoch, self._n_known, position, *made)
+        self.send(message)
         return right
 
 

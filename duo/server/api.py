@@ -5,11 +5,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import asdict, replace
 
+from duo.chat.conversation import (
+    Conversation,
+    Function,
+    Json,
+    TextPart,
+    ToolSchema,
+    effort_variables,
+    text_of,
+    without_billing,
+)
 from duo.config import MAX_CANDIDATES, MAX_LOGPROBS
-from duo.server.api_error import ApiError
-from duo.server.content import texts_of, without_billing
-from duo.server.conversation import Conversation, Function, Json, arguments_of, check_arguments, effort_variables
-from duo.server.schemas import FormFields, ToolSchema
+from duo.errors import ApiError
+from duo.server.schemas import FormFields
 
 MAX_BIASED = 1024  # tokens with a logit_bias
 MAX_TOKENS = 2**20  # in one request
@@ -99,18 +107,9 @@ class TextBody(SharedFields):
 _TEXTS = ("text", "input_text", "output_text")  # some clients have the names of Responses in chats, too
 
 
-class _ContentPart(msgspec.Struct):
-    type: str
-    text: str = ""
-
-
 class _GivenFunction(msgspec.Struct):
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")  # OpenAI's are JSON in a string; not decoded: there may be much
-
-    def plain(self) -> Json:
-        """For the chat template. Raises ApiError if the arguments are not a JSON object."""
-        return {"name": self.name, "arguments": arguments_of(bytes(self.arguments), self.name)}
 
 
 class _GivenCall(msgspec.Struct, kw_only=True):
@@ -123,20 +122,22 @@ class ChatMessage(msgspec.Struct):
     """A message of a chat."""
 
     role: str
-    content: str | list[_ContentPart] | None = None
+    content: str | list[TextPart] | None = None
     name: str | None = None
     tool_calls: list[_GivenCall] | None = None
     reasoning_content: str | None = None
     tool_call_id: str | None = None
 
-    def plain(self, sender: str) -> Json:
-        """The message for the chat template. `sender`: see Conversation. Raises ApiError for what is not supported."""
-        content = self.content or ""  # templates concatenate it
-        if not isinstance(content, str):
-            content = "".join(texts_of(((part.type, part.text) for part in content), sender, _TEXTS))
+    def plain(self, before: Conversation) -> Json:
+        """The message for the chat template, after those `before`. Raises ApiError for what is not supported."""
+        content = text_of(self.content, before.sender(self.role), _TEXTS)  # maybe empty: templates concatenate it
         role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
         content = without_billing(content) if role == "system" else content
-        calls = [given(call, function=call.function.plain()) for call in self.tool_calls or ()]
+        calls = []
+        for call in self.tool_calls or ():
+            name = call.function.name
+            function = {"name": name, "arguments": before.arguments(call.function.arguments, name)}
+            calls.append(given(call, function=function))
         return given(self, role=role, content=content, tool_calls=calls or None)
 
 
@@ -175,8 +176,6 @@ class ChatBody(TextBody):
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
-        calls = (call for message in self.messages for call in message.tool_calls or ())
-        check_arguments(len(bytes(call.function.arguments)) for call in calls)
         choice, continues = self.tool_choice or "auto", self.continue_final_message
         if continues and self.add_generation_prompt:
             raise ApiError(400, "continue_final_message and add_generation_prompt exclude each other: send one")
@@ -184,16 +183,18 @@ class ChatBody(TextBody):
             continues = False
         found = Conversation(
             functions=[tool.whole() for tool in self.tools or ()],
-            choice="required" if isinstance(choice, Tool) else choice,
-            only=choice.function.name if isinstance(choice, Tool) else None,
-            is_parallel=self.parallel_tool_calls is not False and not isinstance(choice, Tool),
             variables=effort_variables(self.reasoning_effort) | (self.chat_template_kwargs or {}),
             shows_tags=self.reasoning_format == "none",
             continues=None if continues is None else bool(continues),
             opens=self.add_generation_prompt is not False,
         )
+        parallel = self.parallel_tool_calls is not False
+        if isinstance(choice, Tool):
+            found.choose("required", choice.function.name, is_parallel=parallel)
+        else:
+            found.choose(choice, None, is_parallel=parallel)
         for message in self.messages:
-            found.messages.append(message.plain(found.sender(message.role)))
+            found.messages.append(message.plain(found))
         return found
 
 
@@ -212,6 +213,13 @@ class CompletionBody(TextBody, kw_only=True):
     def conversation(self) -> Conversation:
         """A completion has none."""
         return Conversation()
+
+
+class LlamaBody(CompletionBody):
+    """POST /completion, llama-server's own API."""
+
+    return_tokens: bool | None = None
+    timings_per_token: bool | None = None
 
 
 class SlotBody(msgspec.Struct):

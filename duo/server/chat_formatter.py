@@ -1,22 +1,20 @@
-"""ChatFormatter: a text as the JSON of OpenAI's chats and completions, whole or in the chunks of a stream."""
+"""A text as the JSON of OpenAI's chats and completions, or of llama-server's /completion; whole or as a stream."""
 
-import codecs
-import math
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
-from duo.chat.parser import Part, ToolCall
-from duo.llama.model import Model
-from duo.server.api import ChatBody, DuoOptions
-from duo.server.conversation import Json
-from duo.server.formatter import Event, Formatter
-from duo.speculation.types import Step, TokenLogprobs
+from duo.chat.conversation import Json
+from duo.chat.parser import Origins, Part, ToolCall
+from duo.config import GenerationConfig
+from duo.config.option import declared
+from duo.engine.statistics import CONTEXT_FULL, END_OF_TEXT, GRAMMAR_END, LIMIT, STOP_STRING
+from duo.server.api import ChatBody, DuoOptions, LlamaBody
+from duo.server.formatter import Event, Formatter, LogprobsFormatter
+from duo.speculation.types import Step
 
-_MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
+_STOPS = {END_OF_TEXT: "eos", GRAMMAR_END: "eos", STOP_STRING: "word", LIMIT: "limit", CONTEXT_FULL: "limit"}
 
 
 class ChatFormatter(Formatter):
@@ -33,7 +31,7 @@ class ChatFormatter(Formatter):
             "model": self.model_name,
         }
         self._logprobs = LogprobsFormatter(self.model, chat=self._is_chat)
-        self._sources: list[str] = []  # of each character: the draft, the lookup, or the target itself
+        self._origins = Origins()
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
         self._before = 0, 0, 0, 0  # counts of the choices before this one
@@ -66,10 +64,7 @@ class ChatFormatter(Formatter):
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
-        echo = self._echo()
-        for step in steps:
-            self._logprobs.push(step)
-        parts = self.parts(steps)
+        echo, parts = self._echo(), self.parts(steps)
         calls = [self._call(part.call) for part in parts if part.call is not None]
         reasoning = "".join(part.text for part in parts if part.is_reasoning)
         content = "".join(part.text for part in parts if not part.is_reasoning)
@@ -87,15 +82,13 @@ class ChatFormatter(Formatter):
         elif echo := self._echo():
             yield "", self._chunk({"content": echo})
 
-    def push(self, step: Step) -> Iterable[Event]:
+    def count(self, step: Step) -> None:
         """See Formatter."""
+        super().count(step)
         self._logprobs.push(step)
         if self._marks:
             self._n_tokens += len(step.tokens)
-            n = len(step.text)
-            n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
-            self._sources += [step.source.value] * n_drafted + ["target"] * (n - n_drafted)
-        return super().push(step)
+            self._origins.push(step)
 
     def add(self, parts: Iterable[Part]) -> Iterator[Event]:
         """See Formatter."""
@@ -127,8 +120,8 @@ class ChatFormatter(Formatter):
         else:
             chunk = self._chunk({"reasoning_content" if part.is_reasoning else "content": part.text})
         if self._marks:
-            runs = groupby(self._sources[part.start : part.start + len(part.text)])
-            chunk["duo"] = {"tokens": self._n_tokens, "sources": [(name, len([*same])) for name, same in runs]}
+            sources = [("target" if one is None else one.value, n) for one, n in self._origins.runs(part)]
+            chunk["duo"] = {"tokens": self._n_tokens, "sources": sources}
             self._n_tokens = 0
         return chunk
 
@@ -163,81 +156,68 @@ class ChatFormatter(Formatter):
         }
 
 
-class LogprobsFormatter:
-    """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string.
+def settings_of(config: GenerationConfig) -> Json:
+    """The options of a text as llama-server names them."""
+    found = {one.name: one.default for one in declared(config)}
+    biases = [{"token": token, "bias": bias} for token, bias in config.sampling.logit_bias]
+    names: Json = {"n_predict": found["max_tokens"], "n_probs": found.pop("logprobs") or 0, "logit_bias": biases}
+    return found | names | {"grammar": config.grammar or ""}
 
-    With an echo: of all tokens of the prompt and the answer.
-    """
 
-    def __init__(self, model: Model, *, chat: bool, no_bytes: list[int] | None = None) -> None:
-        """`chat`: the JSON of a chat, otherwise that of a completion. `no_bytes`: those of a token without text."""
-        self._model = model
-        self._is_chat, self._no_bytes = chat, no_bytes
-        self._waiting: deque[tuple[TokenLogprobs, bytes]] = deque()  # with what each adds to the text
-        self._n_left = 0  # bytes of the text so far from the first of `waiting` on
-        self._n_characters = 0  # complete characters before it
-        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+class LlamaFormatter(Formatter):
+    """See Formatter. Each event has what a step adds, the last one all of whole() but the text."""
 
-    def push(self, step: Step) -> None:
-        """The next step of the text, also one that shows nothing."""
-        self._waiting += [(one, self._model.piece(one.token)) for one in step.logprobs]
-        self._n_left += sum(map(len, step.pieces))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.body, LlamaBody)
+        self._body = self.body
+        self._logprobs = LogprobsFormatter(self.model, chat=True, no_bytes=[])
+        self._n_tokens, self._has_line = 0, False
 
-    def echo(self, prompt: Sequence[int], scored: Sequence[TokenLogprobs], text: str) -> None:
-        """The text begins with that of the prompt, of which all tokens but the first have logprobs."""
-        pieces = [self._model.spelling([token]) for token in prompt]
-        n_more = len(b"".join(pieces)) - len(text.encode())  # BOS, or a space that the tokenizer has added
-        for one, piece in zip((TokenLogprobs(prompt[0], math.nan, ()), *scored), pieces, strict=False):
-            self._waiting.append((one, piece[max(0, n_more) :]))
-            n_more -= len(piece)
-        self._n_left += len(text.encode())
+    def joined(self, documents: Sequence[Json]) -> object:
+        """See Formatter; several are an array."""
+        return documents if len(documents) > 1 else documents[0]
 
-    def take(self, *, all_left: bool = False) -> Json | None:
-        """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown, if any.
+    def whole(self, steps: Sequence[Step]) -> Json:
+        """See Formatter."""
+        events = [event for step in steps for _, event in self.push(step)]
+        tokens = [token for event in events for token in event["tokens"]] if self._body.return_tokens else []
+        probabilities = [one for event in events for one in event.get("completion_probabilities", ())]
+        more: Json = {"completion_probabilities": probabilities} if self.text.config.n_logprobs else {}
+        return self._last("".join(event["content"] for event in events), tokens, more)
 
-        `all_left`: also of those that show nothing. A completion's `text_offset` counts the characters of its text.
-        """
-        if not (found := self.entries(all_left=all_left)):
-            return None
-        if self._is_chat:
-            return {"content": [one for _, one in found], "refusal": None}
-        # As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest.
-        ascending = [[*reversed(one["top_logprobs"]), one] for _, one in found]
+    def push(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
+        """See Formatter."""
+        self._logprobs.push(step)
+        self._n_tokens += len(step.tokens)
+        self._has_line = self._has_line or "\n" in step.text
+        found, event = self._logprobs.take(all_left=True), self._head(step.text, step.tokens)
+        more: Json = {"completion_probabilities": found["content"]} if found is not None else {}
+        more |= {"timings": self.timings()} if self._body.timings_per_token else {}
+        yield "", event | {"stop": False} | more
+
+    def end(self) -> Iterator[Event]:
+        """See Formatter."""
+        yield "", self._last("", (), {})
+
+    def _head(self, text: str, tokens: Sequence[int]) -> Json:
         return {
-            "tokens": [one["token"] for _, one in found],
-            "token_logprobs": [one["logprob"] for _, one in found],
-            "top_logprobs": [
-                {one["token"]: one["logprob"] for one in entries} if entries[-1]["logprob"] is not None else None
-                for entries in ascending
-            ],
-            "text_offset": [offset for offset, _ in found],
+            "index": self.index, "content": text, "tokens": tokens, "id_slot": self.text.slot,
+            "tokens_predicted": self._n_tokens, "tokens_evaluated": len(self.text.prompt),
+        }  # fmt: skip
+
+    def _last(self, text: str, tokens: Sequence[int], more: Json) -> Json:
+        stop, prompt = self.text.metrics.stop, self.text.prompt
+        return self._head(text, tokens) | {
+            "stop": True,
+            "model": self.model_name,
+            "generation_settings": settings_of(self.text.config),
+            "prompt": self.model.spelling(prompt).decode("utf-8", "replace"),
+            "has_new_line": self._has_line,
+            "truncated": stop == CONTEXT_FULL,
+            "stop_type": _STOPS.get(stop, "none"),
+            "stopping_word": self.text.metrics.stopped_by or "",
+            "tokens_cached": len(prompt) + max(0, self._n_tokens - 1),  # in the KV cache; the last token is not
+            "timings": self.timings(),
+            **more,
         }
-
-    def entries(self, *, all_left: bool = False) -> list[tuple[int, dict[str, Any]]]:
-        """Those tokens as in a chat, with the offset of each in the characters of the answer."""
-        found = []
-        while self._waiting and (self._n_left > 0 or all_left):
-            (token, logprob, top), piece = self._waiting.popleft()
-            entry = self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
-            found.append((self._n_characters, entry))
-            self._n_left -= len(piece)
-            self._n_characters += len(self._characters.decode(piece))
-        return found
-
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        piece = self._model.piece(token)
-        name = piece or self._model.spelling([token])  # a special token has no bytes in a text
-        return {
-            "id": token,  # llama-server's
-            "token": name.decode("utf-8", "replace") if self._is_chat else _name(name),
-            "logprob": None if math.isnan(logprob) else max(logprob, _MIN_LOGPROB),
-            "bytes": list(piece) or self._no_bytes,
-        }
-
-
-def _name(piece: bytes) -> str:
-    """A token in a completion. As in OpenAI's API, parts of characters have names of their own, not all the same."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

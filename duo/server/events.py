@@ -9,16 +9,15 @@ from itertools import count
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from duo.chat.conversation import Json
 from duo.engine.recorder import SHARED, TRANSLATED, Totals
 from duo.engine.request import Request
 from duo.engine.statistics import Event
 from duo.errors import BusyError, ClosedError
 from duo.http.listener import MAX_CONNECTIONS
 from duo.remote.messages import sendable
-from duo.server.api_error import STOPPING
-from duo.server.conversation import Json
-from duo.server.formatter import EventStream, event
-from duo.server.generation_service import GenerationService
+from duo.server.generation_service import EventStream, GenerationService, event
+from duo.server.requests import STOPPING
 from duo.speculation.controller import Controller
 
 MAX_SUBSCRIBERS = min(16, MAX_CONNECTIONS // 8)  # others need connections as well

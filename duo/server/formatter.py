@@ -1,31 +1,25 @@
-"""Formatter: a text as the JSON of an API, whole or as the events of a stream, and the response that has it."""
+"""Formatter: a text as the JSON of an API, whole or as the events of a stream; and the logprobs of its tokens."""
 
-import asyncio
+import codecs
+import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import anyio
-import msgspec
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
-
+from duo.chat.conversation import Conversation, Json
 from duo.chat.parser import AnswerFormat, AnswerParser, Part
 from duo.engine.recorder import Totals
 from duo.engine.request import AS_USUAL, Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT
-from duo.engine.stream import AsyncSteps
-from duo.http.guard import CLIENT
+from duo.errors import ApiError
 from duo.llama.model import Model
 from duo.server.api import TextBody
-from duo.server.api_error import ApiError, json_response
-from duo.server.conversation import Conversation, Json
-from duo.server.generation_service import GenerationService
-from duo.speculation.types import Step
+from duo.server.requests import openai_error
+from duo.speculation.types import Step, TokenLogprobs
 
+_MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
 Event = tuple[str, Json]  # the name of a server-sent event, or an empty one, and its data
 
 
@@ -63,7 +57,6 @@ class Formatter:
         self.parser = AnswerParser(self.format)
         self._starts: list[int] = []  # of each token of an answer that may have a thought: the characters before it
         self._n_characters = 0
-        self._thought = (0, 0)  # its first character, and the one after its last
         self._progress = Totals(self.text.metrics)
 
     def follow(self, other: "Formatter") -> None:
@@ -83,16 +76,16 @@ class Formatter:
 
     def push(self, step: Step) -> Iterable[Event]:
         """What the next step adds."""
-        self._count(step)
-        return self.add(self._seen(self.parser.push(step.text)))
+        self.count(step)
+        return self.add(self.parser.push(step.text))
 
     def end(self) -> Iterator[Event]:
         """What ends the text."""
-        yield from self.add(self._seen(self.parser.end()))
+        yield from self.add(self.parser.end())
 
     def fail(self, error: ApiError) -> Iterable[Event]:
         """What ends it instead if the generation fails."""
-        yield "", error.body()
+        yield "", openai_error(error)
 
     def add(self, parts: Iterable[Part]) -> Iterator[Event]:
         """The events of these parts."""
@@ -102,8 +95,8 @@ class Formatter:
         """All parts of a whole answer, neighbours of a kind joined."""
         found: list[Part] = []
         for step in steps:
-            self._count(step)
-        for part in self._seen([*self.parser.push("".join(step.text for step in steps)), *self.parser.end()]):
+            self.count(step)
+        for part in [*self.parser.push("".join(step.text for step in steps)), *self.parser.end()]:
             before = found[-1] if found else None
             if before is not None and part.call is before.call is None and part.is_reasoning == before.is_reasoning:
                 found[-1] = before._replace(text=before.text + part.text)
@@ -111,22 +104,16 @@ class Formatter:
                 found.append(part)
         return found
 
-    def _count(self, step: Step) -> None:
+    def count(self, step: Step) -> None:
+        """Note the next step, before its parts."""
         for piece in step.pieces if self.format.has_thoughts else ():
             self._starts.append(self._n_characters)
             self._n_characters += len(piece.decode("utf-8", "replace"))
 
-    def _seen(self, parts: list[Part]) -> list[Part]:
-        for part in parts:
-            if part.is_reasoning:
-                first = self._thought[0] if self._thought[1] else part.start
-                self._thought = first, part.start + len(part.text)
-        return parts
-
     @property
     def n_reasoning(self) -> int:
         """Tokens whose text begins in the thought, without its tags."""
-        first, end = self._thought
+        first, end = self.parser.thought
         return bisect_left(self._starts, end) - bisect_left(self._starts, first)
 
     @property
@@ -171,123 +158,81 @@ class Formatter:
         return timings
 
 
-async def respond(service: GenerationService, request: HttpRequest, choices: Sequence[Formatter]) -> Response:
-    """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
-    client = request.scope.get(CLIENT)
-    service.make_room(client)
-    answer = _Answer(service, choices, client)
+class LogprobsFormatter:
+    """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string.
 
-    async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        answer.cancel()
+    With an echo: of all tokens of the prompt and the answer.
+    """
 
-    watching = asyncio.create_task(watch())
+    def __init__(self, model: Model, *, chat: bool, no_bytes: list[int] | None = None) -> None:
+        """`chat`: the JSON of a chat, otherwise that of a completion. `no_bytes`: those of a token without text."""
+        self._model = model
+        self._is_chat, self._no_bytes = chat, no_bytes
+        self._waiting: deque[tuple[TokenLogprobs, bytes]] = deque()  # with what each adds to the text
+        self._n_left = 0  # bytes of the text so far from the first of `waiting` on
+        self._n_characters = 0  # complete characters before it
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, step: Step) -> None:
+        """The next step of the text, also one that shows nothing."""
+        self._waiting += [(one, self._model.piece(one.token)) for one in step.logprobs]
+        self._n_left += sum(map(len, step.pieces))
+
+    def echo(self, prompt: Sequence[int], scored: Sequence[TokenLogprobs], text: str) -> None:
+        """The text begins with that of the prompt, of which all tokens but the first have logprobs."""
+        pieces = [self._model.spelling([token]) for token in prompt]
+        n_more = len(b"".join(pieces)) - len(text.encode())  # BOS, or a space that the tokenizer has added
+        for one, piece in zip((TokenLogprobs(prompt[0], math.nan, ()), *scored), pieces, strict=False):
+            self._waiting.append((one, piece[max(0, n_more) :]))
+            n_more -= len(piece)
+        self._n_left += len(text.encode())
+
+    def take(self, *, all_left: bool = False) -> Json | None:
+        """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown, if any.
+
+        `all_left`: also of those that show nothing. A completion's `text_offset` counts the characters of its text.
+        """
+        if not (found := self.entries(all_left=all_left)):
+            return None
+        if self._is_chat:
+            return {"content": [one for _, one in found], "refusal": None}
+        # As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest.
+        ascending = [[*reversed(one["top_logprobs"]), one] for _, one in found]
+        return {
+            "tokens": [one["token"] for _, one in found],
+            "token_logprobs": [one["logprob"] for _, one in found],
+            "top_logprobs": [
+                {one["token"]: one["logprob"] for one in entries} if entries[-1]["logprob"] is not None else None
+                for entries in ascending
+            ],
+            "text_offset": [offset for offset, _ in found],
+        }
+
+    def entries(self, *, all_left: bool = False) -> list[tuple[int, dict[str, Any]]]:
+        """Those tokens as in a chat, with the offset of each in the characters of the answer."""
+        found = []
+        while self._waiting and (self._n_left > 0 or all_left):
+            (token, logprob, top), piece = self._waiting.popleft()
+            entry = self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
+            found.append((self._n_characters, entry))
+            self._n_left -= len(piece)
+            self._n_characters += len(self._characters.decode(piece))
+        return found
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        piece = self._model.piece(token)
+        name = piece or self._model.spelling([token])  # a special token has no bytes in a text
+        return {
+            "id": token,  # llama-server's
+            "token": name.decode("utf-8", "replace") if self._is_chat else _name(name),
+            "logprob": None if math.isnan(logprob) else max(logprob, _MIN_LOGPROB),
+            "bytes": list(piece) or self._no_bytes,
+        }
+
+
+def _name(piece: bytes) -> str:
+    """A token in a completion. As in OpenAI's API, parts of characters have names of their own, not all the same."""
     try:
-        if not choices[0].body.stream:
-            return await answer.whole()
-        first = await _collect(answer.steps, only_first=True)
-    except BaseException:
-        answer.cancel()
-        raise
-    finally:
-        watching.cancel()
-    return EventStream(answer.stream(first), answer.cancel)
-
-
-class _Answer:
-    """The choices of an answer, written one after the other: each waits for its turn behind other clients' texts."""
-
-    def __init__(self, service: GenerationService, choices: Sequence[Formatter], client: Hashable) -> None:
-        """Puts the first one into the queue. Raises DuoError."""
-        self._scheduler, self._begin, self._client = service.engine.scheduler, service.begin, client
-        self._formatter, *rest = choices
-        self._rest = deque(rest)
-        self.steps = self._steps()
-
-    def _steps(self) -> AsyncSteps:
-        self._formatter.text.client = self._client
-        return self._begin(self._formatter.text)
-
-    def _begin_next(self) -> bool:
-        """Put the next one into the queue, if there is one. Raises DuoError."""
-        if not self._rest:
-            return False
-        before, self._formatter = self._formatter, self._rest.popleft()
-        self._formatter.follow(before)
-        self.steps = self._steps()
-        return True
-
-    def cancel(self) -> None:
-        """End all of them."""
-        self._rest.clear()
-        self._scheduler.cancel(self._formatter.text)
-
-    async def whole(self) -> Response:
-        """The response. Raises ApiError."""
-        documents, more = list[Json](), True
-        while more:
-            found = await _collect(self.steps, only_first=False)
-            # There may be much to format.
-            documents.append(await anyio.to_thread.run_sync(self._formatter.whole, found))
-            more = self._begin_next()
-        return await anyio.to_thread.run_sync(json_response, self._formatter.joined(documents))
-
-    async def stream(self, new: list[Step] | None) -> AsyncIterator[bytes]:
-        """The response as server-sent events, from the first steps of the first choice."""
-        more = True
-        while more:
-            formatter = self._formatter
-            yield encoded(formatter.begin())
-            try:
-                while new:
-                    if data := b"".join(encoded(formatter.push(step)) for step in new):
-                        yield data
-                    new = await self.steps.next()
-                yield encoded(formatter.end())
-                if more := self._begin_next():
-                    new = await self.steps.next()
-            except Exception as error:  # of the generation: the status has been sent already
-                yield encoded(formatter.fail(ApiError.of(error)))
-                more = False
-        yield self._formatter.last
-
-
-class EventStream(StreamingResponse):
-    """Server-sent events. `close` is always called at the end, even if the response never began."""
-
-    def __init__(self, pieces: AsyncIterable[bytes], close: Callable[[], None]) -> None:
-        # The last header turns off buffering in nginx.
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(pieces, media_type="text/event-stream", headers=headers)
-        self._close = close
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See Response."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._close()
-
-
-async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
-    """All steps, or those that come first. Raises ApiError if the text fails."""
-    found: list[Step] = []
-    try:
-        while (new := await steps.next()) is not None:
-            found += new
-            if only_first:
-                break
-    except Exception as error:
-        raise ApiError.of(error) from None
-    return found
-
-
-def encoded(events: Iterable[Event]) -> bytes:
-    """Server-sent events."""
-    return b"".join(event(document, name) for name, document in events)
-
-
-def event(document: object, name: str = "") -> bytes:
-    """A server-sent event of JSON."""
-    return b"%bdata: %b\n\n" % (f"event: {name}\n".encode() if name else b"", msgspec.json.encode(document))
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

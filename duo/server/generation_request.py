@@ -9,20 +9,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from duo.chat.parser import AnswerFormat
+from duo.chat.conversation import Json
+from duo.chat.prompt import ChatPrompt, check_text, too_long
 from duo.config import SAMPLERS, SCHEDULE_NAMES, SCHEDULES, GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import Drafting, Request
-from duo.errors import PromptError
+from duo.errors import ApiError, PromptError
 from duo.llama.grammar import checked, schema_grammar
 from duo.server.api import MAX_BIASED, MAX_CHOICES, MAX_TOKENS, CompletionBody, DuoOptions, LogitBias, TextBody, given
-from duo.server.api_error import ApiError
-from duo.server.chat_prompt import ChatPrompt
-from duo.server.conversation import Json
 from duo.server.formatter import Body, Formatter
-from duo.server.parse_request import check_text, too_long
 
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
 _ID = re.compile(r"[+-]?[0-9]+")
@@ -63,9 +60,8 @@ def formatters_of(
     scores = bool(options.echo) and config.n_logprobs is not None
     if scores and n_tokens * (1 + (config.n_logprobs or 0)) > _MAX_SCORED:
         raise ApiError(400, f"echo: {n_tokens} tokens with logprobs in one answer are too many: send fewer prompts")
-    # Others have no room for a thought.
-    thinks = chat.thinks if config.grammar is None or chat.calls is not None else None
-    form = AnswerFormat(thinks, chat.calls is not None, chat.thought, conversation.shows_tags)
+    has_room = config.grammar is None or chat.calls is not None  # for a thought
+    form = chat.format if has_room else chat.format._replace(thinks=None)
     drafting, reuses = _drafting(options, schedule), options.cache_prompt is not False
     slot = options.id_slot if options.id_slot is not None else -1
     # The seeds count up for each prompt, as in llama-server.
@@ -180,7 +176,7 @@ def _grammar(body: TextBody, chat: ChatPrompt) -> str | None:
     if chat.calls is not None:
         if isinstance(form, str):
             raise ApiError(400, f"{name} and tools exclude each other: use response_format")
-        return chat.calls.grammar(chat.thinks, chat.thought, form)
+        return chat.calls.grammar(chat.format.thinks, chat.format.thought, form)
     if isinstance(form, str):
         return checked(form).decode()
     return schema_grammar(msgspec.json.encode(form).decode(), "the schema") if form is not None else None

@@ -1,18 +1,27 @@
 """GenerationService: passes clients' requests to an engine, and its steps to the clients."""
 
+import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections import Counter, deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Sequence
+
+import anyio
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from duo.engine.engine import Engine
 from duo.engine.request import Request
 from duo.engine.stream import AsyncSteps
-from duo.errors import BusyError
+from duo.errors import ApiError, BusyError
+from duo.http.guard import CLIENT
 from duo.http.listener import MAX_CONNECTIONS
 from duo.remote.drafts import RemoteDrafts
 from duo.remote.messages import sendable
-from duo.server.api_error import STOPPING
+from duo.server.formatter import Event, Formatter
 from duo.server.prometheus import ServerMetrics
+from duo.server.requests import STOPPING, json_response
 from duo.speculation.types import Step
 
 
@@ -41,7 +50,7 @@ class GenerationService:
     @property
     def n_texts(self) -> int:
         """Number of texts that are being generated or wait in the queue."""
-        return self.loaded.scheduler.n_requests if self.loaded is not None else 0
+        return len(self.loaded.scheduler.requests) if self.loaded is not None else 0
 
     @property
     def unfinished(self) -> list[Request]:
@@ -72,7 +81,7 @@ class GenerationService:
         Raises BusyError if none has more than `client`, or there is no engine.
         """
         scheduler = self.engine.scheduler
-        if scheduler.n_requests <= self.n_queue:
+        if len(scheduler.requests) <= self.n_queue:
             return
         waiting = [text for text in self.unfinished if not text.began]
         counts = Counter(text.client for text in waiting)
@@ -117,3 +126,123 @@ class GenerationService:
             waited_s = max(0.0, text.began - metrics.started) if text.began else 0.0
             self.metrics.add(metrics, text.n_cached, text.n_pauses, waited_s)
             self._on_text(text)
+
+
+async def respond(service: GenerationService, request: HttpRequest, choices: Sequence[Formatter]) -> Response:
+    """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
+    client = request.scope.get(CLIENT)
+    for choice in choices:
+        choice.text.client = client
+    service.make_room(client)
+    answer = _Answer(service, choices)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        answer.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        if not choices[0].body.stream:
+            return await answer.whole()
+        first = await _collect(answer.steps, only_first=True)
+    except BaseException:
+        answer.cancel()
+        raise
+    finally:
+        watching.cancel()
+    return EventStream(answer.stream(first), answer.cancel)
+
+
+class _Answer:
+    """The choices of an answer, written one after the other: each waits for its turn behind other clients' texts."""
+
+    def __init__(self, service: GenerationService, choices: Sequence[Formatter]) -> None:
+        """Puts the first one into the queue. Raises DuoError."""
+        self._scheduler, self._begin = service.engine.scheduler, service.begin
+        self._formatter, *rest = choices
+        self._rest = deque(rest)
+        self.steps = self._begin(self._formatter.text)
+
+    def _begin_next(self) -> bool:
+        """Put the next one into the queue, if there is one. Raises DuoError."""
+        if not self._rest:
+            return False
+        before, self._formatter = self._formatter, self._rest.popleft()
+        self._formatter.follow(before)
+        self.steps = self._begin(self._formatter.text)
+        return True
+
+    def cancel(self) -> None:
+        """End all of them."""
+        self._rest.clear()
+        self._scheduler.cancel(self._formatter.text)
+
+    async def whole(self) -> Response:
+        """The response. Raises ApiError."""
+        documents, more = list[dict[str, object]](), True
+        while more:
+            found = await _collect(self.steps, only_first=False)
+            # There may be much to format.
+            documents.append(await anyio.to_thread.run_sync(self._formatter.whole, found))
+            more = self._begin_next()
+        return await anyio.to_thread.run_sync(json_response, self._formatter.joined(documents))
+
+    async def stream(self, new: list[Step] | None) -> AsyncIterator[bytes]:
+        """The response as server-sent events, from the first steps of the first choice."""
+        more = True
+        while more:
+            formatter = self._formatter
+            yield encoded(formatter.begin())
+            try:
+                while new:
+                    if data := b"".join(encoded(formatter.push(step)) for step in new):
+                        yield data
+                    new = await self.steps.next()
+                yield encoded(formatter.end())
+                if more := self._begin_next():
+                    new = await self.steps.next()
+            except Exception as error:  # of the generation: the status has been sent already
+                yield encoded(formatter.fail(ApiError.of(error)))
+                more = False
+        yield self._formatter.last
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `close` is always called at the end, even if the response never began."""
+
+    def __init__(self, pieces: AsyncIterable[bytes], close: Callable[[], None]) -> None:
+        # The last header turns off buffering in nginx.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(pieces, media_type="text/event-stream", headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
+    """All steps, or those that come first. Raises ApiError if the text fails."""
+    found: list[Step] = []
+    try:
+        while (new := await steps.next()) is not None:
+            found += new
+            if only_first:
+                break
+    except Exception as error:
+        raise ApiError.of(error) from None
+    return found
+
+
+def encoded(events: Iterable[Event]) -> bytes:
+    """Server-sent events."""
+    return b"".join(event(document, name) for name, document in events)
+
+
+def event(document: object, name: str = "") -> bytes:
+    """A server-sent event of JSON."""
+    return b"%bdata: %b\n\n" % (f"event: {name}\n".encode() if name else b"", msgspec.json.encode(document))

@@ -5,8 +5,11 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Scope
 
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
@@ -16,12 +19,21 @@ from duo.http.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.http.listener import DEFAULT_LIMITS, Limits, Listener
 from duo.remote.connection import Admission, draft_route
 from duo.remote.drafts import RemoteDrafts
-from duo.server.api_error import HANDLERS, WARNING_HEADER
 from duo.server.endpoints import Endpoints
 from duo.server.events import LiveEvents
 from duo.server.generation_service import GenerationService
-from duo.server.page import page_routes
+from duo.server.requests import HANDLERS, WARNING_HEADER, RequestWork
 from duo.speculation.types import Step
+
+# The page: its static files, which need no key because they contain no secret.
+ASSETS = Path(__file__).parent / "assets"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # a browser asks each time whether the file has changed
+}
 
 
 class Lead:
@@ -80,8 +92,8 @@ class Lead:
         self._service = GenerationService(self.drafts, n_queue, alias, on_step, on_text)
         self._events = LiveEvents(self._service)
         admission = Admission(back_token if self.takes_drafts else None, hello_s=limits.hello_s)
-        texts = (self._service, defaults or GenerationConfig())
-        endpoints = Endpoints(*texts, random_seed=random_seed, folder=slot_save_path, slots=slots, props=props)
+        defaults = defaults or GenerationConfig()
+        endpoints = Endpoints(self._service, RequestWork(), defaults, random_seed, slot_save_path, slots, props)
         routes = [*endpoints.routes(), Route("/v1/duo/events", self._events.events)]
         routes += [draft_route(self.drafts, admission), *(page_routes() if page else ())]
         app: ASGIApp = Starlette(routes=routes, exception_handlers=HANDLERS)
@@ -132,3 +144,20 @@ class Lead:
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
         return self._service.model_name
+
+
+class _Files(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def page_routes() -> list[BaseRoute]:
+    """index.html at /, the other files at /page/NAME."""
+    files = _Files(directory=ASSETS)
+
+    async def index(request: HttpRequest) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+    return [Route("/", index), Mount("/page", files)]

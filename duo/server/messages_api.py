@@ -7,12 +7,18 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from duo.chat.conversation import (
+    Conversation,
+    Json,
+    NamedTool,
+    TextPart,
+    effort_variables,
+    text_of,
+)
 from duo.chat.parser import Part
 from duo.engine.statistics import STOP_STRING
+from duo.errors import ApiError
 from duo.server.api import SharedFields, StopString, TextBody
-from duo.server.api_error import ApiError
-from duo.server.content import texts_of
-from duo.server.conversation import Conversation, Json, NamedTool, arguments_of, check_arguments, effort_variables
 from duo.server.formatter import Event, Formatter
 from duo.speculation.types import Step
 
@@ -23,11 +29,9 @@ _KINDS = {
 }  # fmt: skip
 
 
-class _Block(msgspec.Struct):
+class _Block(TextPart):
     """A block of content; the fields of all types."""
 
-    type: str
-    text: str = ""
     thinking: str = ""
     id: str = ""
     name: str = ""
@@ -69,12 +73,8 @@ class MessagesBody(SharedFields):
 
     def conversation(self) -> Conversation:
         """What it asks to continue. Raises ApiError."""
-        blocks = [
-            block for message in self.messages if not isinstance(message.content, str) for block in message.content
-        ]
-        check_arguments(len(bytes(block.input)) for block in blocks)
         found, choice = Conversation(), self.tool_choice or _ToolChoice()
-        if system := _text(self.system, "system"):
+        if system := text_of(self.system, "system", between="\n"):
             found.say("system", system)
         for message in self.messages:
             if isinstance(message.content, str):
@@ -82,9 +82,9 @@ class MessagesBody(SharedFields):
             else:
                 _say(found, message.role, message.content)
         found.use(self.tools or (), (None, "custom", "function"))  # the last is OpenAI's
-        found.choice = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
-        found.only = choice.name if choice.type == "tool" else None
-        found.is_parallel = not choice.disable_parallel_tool_use and found.only is None
+        only = choice.name if choice.type == "tool" else None
+        kind = {"any": "required", "tool": "required"}.get(choice.type, choice.type)
+        found.choose(kind, only, is_parallel=not choice.disable_parallel_tool_use)
         if self.output_config is not None:
             found.variables |= effort_variables(self.output_config.effort)
         if self.thinking is not None:
@@ -98,22 +98,16 @@ def _say(found: Conversation, role: str, blocks: Sequence[_Block]) -> None:
     """Add a message of these blocks: results of tools are messages of their own."""
     for block in blocks:
         if block.type == "tool_result":
-            found.say("tool", _text(block.content, "tool"), tool_call_id=block.tool_use_id)
-    texts = texts_of(((block.type, block.text) for block in blocks if block.type not in _OWN), found.sender(role))
+            content = [block.content] if isinstance(block.content, _Block) else block.content
+            found.say("tool", text_of(content, "tool", between="\n"), tool_call_id=block.tool_use_id)
+    said = [block for block in blocks if block.type not in _OWN]
+    text = text_of(said, found.sender(role), between="\n")
     thoughts = [block.thinking for block in blocks if block.type == "thinking"]
     calls = [block for block in blocks if block.type == "tool_use"]
-    if texts or thoughts or calls:
-        found.say(role, "\n".join(texts), **({"reasoning_content": "\n".join(thoughts)} if thoughts else {}))
+    if said or thoughts or calls:
+        found.say(role, text, **({"reasoning_content": "\n".join(thoughts)} if thoughts else {}))
     for call in calls:
-        found.call(call.id, call.name, arguments_of(bytes(call.input), call.name))
-
-
-def _text(content: str | Sequence[_Block] | _Block | None, role: str) -> str:
-    """The text of a content. Raises ApiError."""
-    if isinstance(content, str):
-        return content
-    blocks = [content] if isinstance(content, _Block) else content or ()
-    return "\n".join(texts_of(((block.type, block.text) for block in blocks), role))
+        found.call(call.id, call.name, call.input)
 
 
 def messages_error(error: ApiError) -> Json:
@@ -132,73 +126,67 @@ class MessagesFormatter(Formatter):
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """See Formatter."""
-        blocks: list[Json] = []
-        for part in self.parts(steps):
-            if part.call is not None:
-                try:
-                    arguments = json.loads(part.call.arguments)
-                except ValueError:  # a number may be too large
-                    arguments = {}
-                blocks.append(self._call(part) | {"input": arguments})
-            elif part.is_reasoning:
-                blocks.append({"type": "thinking", "thinking": part.text, "signature": ""})
-            elif part.text:
-                blocks.append({"type": "text", "text": part.text})
+        blocks = [self._block(part) for part in self.parts(steps)]
         return self._message(blocks) | self._ending() | {"usage": self._usage()} | self.used
 
     def begin(self) -> Iterator[Event]:
         """See Formatter."""
         nothing = {"stop_reason": None, "stop_sequence": None}
         usage = self._usage() | {"output_tokens": 0}
-        yield "message_start", {"type": "message_start", "message": self._message([]) | nothing | {"usage": usage}}
-        yield "ping", {"type": "ping"}
+        yield _event("message_start", message=self._message([]) | nothing | {"usage": usage})
+        yield _event("ping")
 
     def add(self, parts: Iterable[Part]) -> Iterator[Event]:
         """See Formatter."""
         for part in parts:
-            if part.call is not None:
+            name = "thinking" if part.is_reasoning else "text"
+            if part.call is not None or self._open != name:
                 yield from self._close()
-                yield from self._begin("tool_use", self._call(part) | {"input": {}})
-                yield self._delta({"type": "input_json_delta", "partial_json": part.call.arguments})
+                block = self._block(part._replace(text=""))
+                self._open = str(block["type"])
+                block |= {"input": {}} if part.call is not None else {}
+                yield _event("content_block_start", index=self._n_blocks, content_block=block)
+            if part.call is None:
+                yield self._delta(f"{name}_delta", **{name: part.text})
+            else:
+                yield self._delta("input_json_delta", partial_json=part.call.arguments)
                 yield from self._close()
-            elif part.text:
-                name = "thinking" if part.is_reasoning else "text"
-                if self._open != name:
-                    yield from self._close()
-                    yield from self._begin(
-                        name, {"type": name, name: "", **({"signature": ""} if part.is_reasoning else {})}
-                    )
-                yield self._delta({"type": f"{name}_delta", name: part.text})
 
     def end(self) -> Iterator[Event]:
         """See Formatter."""
         yield from super().end()
         yield from self._close()
-        yield "message_delta", {"type": "message_delta", "delta": self._ending(), "usage": self._usage(), **self.used}
-        yield "message_stop", {"type": "message_stop"}
+        yield _event("message_delta", delta=self._ending(), usage=self._usage(), **self.used)
+        yield _event("message_stop")
 
     def fail(self, error: ApiError) -> Iterator[Event]:
         """See Formatter."""
         yield "error", messages_error(error)
 
-    def _begin(self, name: str, block: Json) -> Iterator[Event]:
-        self._open = name
-        yield "content_block_start", {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
-
-    def _delta(self, delta: Json) -> Event:
-        return "content_block_delta", {"type": "content_block_delta", "index": self._n_blocks, "delta": delta}
+    def _delta(self, kind: str, **written: str) -> Event:
+        return _event("content_block_delta", index=self._n_blocks, delta={"type": kind, **written})
 
     def _close(self) -> Iterator[Event]:
         if self._open:
             if self._open == "thinking":
-                yield self._delta({"type": "signature_delta", "signature": ""})
-            yield "content_block_stop", {"type": "content_block_stop", "index": self._n_blocks}
+                yield self._delta("signature_delta", signature="")
+            yield _event("content_block_stop", index=self._n_blocks)
             self._n_blocks, self._open = self._n_blocks + 1, ""
 
-    def _call(self, part: Part) -> Json:
-        assert part.call is not None
+    def _block(self, part: Part) -> Json:
+        """A block of content with all of a part."""
+        if part.call is None:
+            if part.is_reasoning:
+                return {"type": "thinking", "thinking": part.text, "signature": ""}
+            return {"type": "text", "text": part.text}
         self._n_calls += 1
-        return {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": part.call.name}
+        try:
+            arguments = json.loads(part.call.arguments)
+        except ValueError:  # a number may be too large
+            arguments = {}
+        return {
+            "type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": part.call.name, "input": arguments,
+        }  # fmt: skip
 
     def _message(self, content: list[Json]) -> Json:
         head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
@@ -220,3 +208,7 @@ class MessagesFormatter(Formatter):
         if self.format.has_thoughts:
             cached["output_tokens_details"] = {"thinking_tokens": self.n_reasoning}
         return {"input_tokens": n_prompt - n_cached, "output_tokens": n_text, **cached}
+
+
+def _event(name: str, **data: Any) -> Event:
+    return name, {"type": name, **data}

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from duo.engine.recorder import Recorder, Totals
 from duo.remote.drafts import RemoteDrafts
 
-_COUNTERS = {
+_COUNTERS = {  # with their label, if any
     "llamacpp:prompt_tokens": "Number of prompt tokens processed.",
     "llamacpp:prompt_seconds": "Prompt processing time in seconds.",
     "duo:prompt_tokens_cached": "Number of prompt tokens reused from the KV cache.",
@@ -23,21 +23,15 @@ _COUNTERS = {
     "duo:outcomes_prepared": "Number of likely outcomes that a draft prepared in branches.",
     "duo:contradictions": "Number of times that the target contradicted a draft with branches.",
     "duo:contradictions_prepared": "Number of contradictions that the draft had prepared.",
-    "spec_decode_num_accepted_tokens_per_pos": "Number of candidates accepted, by draft position.",
-    "duo:generations": "Number of generations finished, by stop reason.",
+    "spec_decode_num_accepted_tokens_per_pos position": "Number of candidates accepted, by draft position.",
+    "duo:generations stop": "Number of generations finished, by stop reason.",
     "duo:queue_seconds": "Time in seconds that texts waited, before they began and while they were paused.",
     "duo:queue_pauses": "Number of times that a text paused for others.",
     "duo:worker_joins": "Number of times that a remote draft connected.",
     "duo:worker_stalls": "Number of times that the remote draft in use timed out.",
     "duo:stale_candidates": "Number of candidates from remote drafts discarded as late or useless.",
-    "duo:worker_drops": "Number of times that a remote draft disconnected, by reason.",
-    "duo:worker_refusals": "Number of times that a remote draft was refused, by reason.",
-}
-_LABELS = {
-    "spec_decode_num_accepted_tokens_per_pos": "position",
-    "duo:generations": "stop",
-    "duo:worker_drops": "reason",
-    "duo:worker_refusals": "reason",
+    "duo:worker_drops reason": "Number of times that a remote draft disconnected, by reason.",
+    "duo:worker_refusals reason": "Number of times that a remote draft was refused, by reason.",
 }
 _OF_DRAFTS = {  # see RemoteDrafts.counts
     "joined": "duo:worker_joins",
@@ -55,7 +49,7 @@ class ServerMetrics(Collector):
         """`n_texts` returns the number of generations that are running or wait in the queue."""
         self._n_texts, self._drafts = n_texts, drafts
         # By counter and the value of its label, if any
-        self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if name not in _LABELS})
+        self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if " " not in name})
         self._prompt_rate = self._rate = 0.0
 
     def add(self, metrics: Recorder, n_cached: int, n_pauses: int = 0, waited_s: float = 0.0) -> None:
@@ -94,8 +88,9 @@ class ServerMetrics(Collector):
         for happened, n_times in self._drafts.counts.items():
             kind, _, reason = happened.partition(": ")
             counts[_OF_DRAFTS[kind], reason] = n_times
-        for name, text in _COUNTERS.items():
-            family = CounterMetricFamily(name, text, labels=[_LABELS[name]] if name in _LABELS else [])
+        for described, text in _COUNTERS.items():
+            name, *labels = described.split()
+            family = CounterMetricFamily(name, text, labels=labels)
             for (counter, value), n in counts.items():
                 if counter == name:
                     family.add_metric([value], n)

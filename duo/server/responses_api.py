@@ -8,23 +8,28 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from duo.chat.conversation import (
+    Conversation,
+    Json,
+    NamedTool,
+    TextPart,
+    effort_variables,
+    text_of,
+)
 from duo.chat.parser import Part
+from duo.errors import ApiError
 from duo.server.api import ChatBody, LogprobCount, SharedFields, TextBody
-from duo.server.api_error import ApiError
-from duo.server.chat_formatter import LogprobsFormatter
-from duo.server.content import texts_of
-from duo.server.conversation import Conversation, Json, NamedTool, arguments_of, check_arguments, effort_variables
-from duo.server.formatter import Event, Formatter
+from duo.server.formatter import Event, Formatter, LogprobsFormatter
 from duo.speculation.types import Step
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 _UNFINISHED = ("in_progress", "incomplete")
 _FUNCTION = (None, "function")  # types of tools
-
-
-class _Text(msgspec.Struct):
-    type: str
-    text: str = ""
+_ITEMS = {  # of the output: the prefix of their ids, and the name of what is written
+    "message": ("msg", "output_text"),
+    "function_call": ("fc", "function_call_arguments"),
+    "reasoning": ("rs", "reasoning_text"),
+}
 
 
 class _InputItem(msgspec.Struct):
@@ -33,11 +38,11 @@ class _InputItem(msgspec.Struct):
     type: str = "message"
     role: str = ""
     status: str | None = None
-    content: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] | None = None
+    content: str | Annotated[list[TextPart], msgspec.Meta(max_length=4096)] | None = None
     call_id: str = ""
     name: str = ""
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
-    output: str | Annotated[list[_Text], msgspec.Meta(max_length=4096)] = ""
+    output: str | Annotated[list[TextPart], msgspec.Meta(max_length=4096)] = ""
 
 
 class _Reasoning(msgspec.Struct):
@@ -80,11 +85,10 @@ class ResponsesBody(SharedFields, kw_only=True):
         if self.instructions:
             found.say("system", self.instructions)
         items = [_InputItem(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        check_arguments(len(bytes(item.arguments)) for item in items)
         thoughts = ""  # of the message or the call after it
         for item in items:
             if item.type == "reasoning":
-                thoughts = _text(item.content or "", "assistant")
+                thoughts = text_of(item.content, "assistant", _TEXTS)
                 continue
             _add(found, item, thoughts)
             thoughts = ""
@@ -93,9 +97,8 @@ class ResponsesBody(SharedFields, kw_only=True):
         found.use(self.tools or (), _FUNCTION)
         if isinstance(choice, NamedTool) and choice.type not in _FUNCTION:
             raise ApiError(400, f"a tool_choice of type {str(choice.type)[:40]!r} is not supported")
-        found.choice = "required" if isinstance(choice, NamedTool) else choice
-        found.only = choice.name if isinstance(choice, NamedTool) else None
-        found.is_parallel = self.parallel_tool_calls is not False and found.only is None
+        kind, only = ("required", choice.name) if isinstance(choice, NamedTool) else (choice, None)
+        found.choose(kind, only, is_parallel=self.parallel_tool_calls is not False)
         found.variables = effort_variables(self.reasoning.effort if self.reasoning is not None else None)
         return found
 
@@ -106,26 +109,19 @@ def _add(found: Conversation, item: _InputItem, thoughts: str) -> None:
     match item.type:
         case "message":
             role = "system" if item.role == "developer" else item.role or "user"
-            found.say(role, _text(item.content or "", found.sender(role)), **(more if role == "assistant" else {}))
+            found.say(role, text_of(item.content, found.sender(role), _TEXTS), **(more if role == "assistant" else {}))
         case "function_call":
             if more:
                 found.say("assistant", "", **more)
-            found.call(item.call_id, item.name, arguments_of(bytes(item.arguments), item.name))
+            found.call(item.call_id, item.name, item.arguments)
         case "function_call_output":
-            found.say("tool", _text(item.output, "tool"), tool_call_id=item.call_id)
+            found.say("tool", text_of(item.output, "tool", _TEXTS), tool_call_id=item.call_id)
         case _ if item.type.startswith("mcp_") or item.type.endswith(("_call", "_call_output")):
             found.ignored.append(f"input of type {item.type}")  # of another server's tools, in each later request, too
         case _:
             raise ApiError(
                 400, f"an input of type {item.type[:40]!r} is not supported: only messages and functions are"
             )
-
-
-def _text(content: str | Sequence[_Text], role: str) -> str:
-    """The text of a content. Raises ApiError."""
-    if isinstance(content, str):
-        return content
-    return "".join(texts_of(((part.type, part.text) for part in content), role, _TEXTS))
 
 
 class ResponsesFormatter(Formatter):
@@ -136,24 +132,21 @@ class ResponsesFormatter(Formatter):
         self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
         self._numbers = count()
         self._output: list[Json] = []
-        self._item: Json | None = None
-        self._written = ""  # of the open item
+        self._item, self._kind, self._written = Json(), "", ""  # the open item, its type and text; no type: none is
         self._logprobs = LogprobsFormatter(self.model, chat=True, no_bytes=[])
         self._unshown: list[tuple[int, Json]] = []  # logprobs of tokens with the offset where each begins
         self._shown: list[Json] = []  # those of the open item
 
-    def push(self, step: Step) -> Iterable[Event]:
+    def count(self, step: Step) -> None:
         """See Formatter."""
+        super().count(step)
         self._logprobs.push(step)
-        return super().push(step)
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """See Formatter."""
-        for step in steps:
-            self._logprobs.push(step)
         list(self.add(self.parts(steps)))
         list(self._close(self._status))
-        return self._response()
+        return self._response(self._status)
 
     def begin(self) -> Iterator[Event]:
         """See Formatter."""
@@ -163,27 +156,22 @@ class ResponsesFormatter(Formatter):
     def add(self, parts: Iterable[Part]) -> Iterator[Event]:
         """See Formatter."""
         for part in parts:
+            kind = "function_call" if part.call is not None else "reasoning" if part.is_reasoning else "message"
+            if part.call is not None or self._kind != kind:
+                yield from self._close()
+                yield from self._open(kind, part)
+            text = part.text if part.call is None else part.call.arguments
+            more = {"logprobs": self._logprobs_of(part.start, part.start + len(text))} if kind == "message" else {}
+            self._written += text
+            yield self._in_item(f"{_ITEMS[kind][1]}.delta", delta=text, **more)
             if part.call is not None:
                 yield from self._close()
-                named: Json = {"call_id": f"call_{secrets.token_hex(12)}", "name": part.call.name, "arguments": ""}
-                yield from self._open("function_call", named)
-                yield self._delta("function_call_arguments", part.call.arguments)
-                yield from self._close()
-            elif part.text:
-                kind = "reasoning" if part.is_reasoning else "message"
-                if self._item is None or self._item["type"] != kind:
-                    yield from self._close()
-                    more: Json = {"summary": []} if part.is_reasoning else {"role": "assistant"}
-                    yield from self._open(kind, {**more, "content": []})
-                    yield self._event("content_part.added", content_index=0, part=self._part(""), **self._place)
-                yield self._delta("reasoning_text" if part.is_reasoning else "output_text", part.text, part.start)
 
     def end(self) -> Iterator[Event]:
         """See Formatter."""
         yield from super().end()
         yield from self._close(self._status)
-        response = self._response()
-        yield self._event(str(response["status"]), response=response)
+        yield self._event(self._status, response=self._response(self._status))
 
     def fail(self, error: ApiError) -> Iterator[Event]:
         """See Formatter."""
@@ -194,27 +182,25 @@ class ResponsesFormatter(Formatter):
         name = f"response.{name}"
         return name, {"type": name, "sequence_number": next(self._numbers), **data}
 
+    def _in_item(self, name: str, **data: Any) -> Event:
+        place = {} if self._kind == "function_call" else {"content_index": 0}
+        return self._event(name, item_id=self._item["id"], output_index=len(self._output), **place, **data)
+
     @property
     def _status(self) -> str:
         return "incomplete" if self.is_cut else "completed"
 
-    @property
-    def _place(self) -> Json:
-        assert self._item is not None
-        return {"item_id": self._item["id"], "output_index": len(self._output)}
-
-    def _open(self, kind: str, fields: Json) -> Iterator[Event]:
-        prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}[kind]
-        self._item = {"id": f"{prefix}_{secrets.token_hex(12)}", "type": kind, "status": "in_progress", **fields}
-        self._written, self._shown = "", []
-        yield self._event("output_item.added", output_index=len(self._output), item=self._item)
-
-    def _delta(self, name: str, text: str, start: int = 0) -> Event:
-        """`start`: the offset of a text in the answer."""
-        self._written += text
-        more: Json = {} if name == "function_call_arguments" else {"content_index": 0}
-        logprobs: Json = {"logprobs": self._logprobs_of(start, start + len(text))} if name == "output_text" else {}
-        return self._event(f"{name}.delta", delta=text, **more, **logprobs, **self._place)
+    def _open(self, kind: str, part: Part) -> Iterator[Event]:
+        self._kind, self._written, self._shown = kind, "", []
+        item: Json = {"id": f"{_ITEMS[kind][0]}_{secrets.token_hex(12)}", "type": kind, "status": "in_progress"}
+        if part.call is not None:
+            item |= {"call_id": f"call_{secrets.token_hex(12)}", "name": part.call.name, "arguments": ""}
+        else:
+            item |= {"summary": [], "content": []} if part.is_reasoning else {"role": "assistant", "content": []}
+        self._item = item
+        yield self._event("output_item.added", output_index=len(self._output), item=item)
+        if part.call is None:
+            yield self._in_item("content_part.added", part=self._part())
 
     def _logprobs_of(self, start: int, end: int) -> list[Json]:
         """Those of the tokens that begin between these offsets; what begins before is in no message."""
@@ -224,34 +210,32 @@ class ResponsesFormatter(Formatter):
         self._shown += found
         return found
 
-    def _part(self, text: str) -> Json:
-        assert self._item is not None
-        if self._item["type"] == "reasoning":
-            return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._shown}
+    def _part(self) -> Json:
+        """The content of the open item."""
+        part: Json = {"type": _ITEMS[self._kind][1], "text": self._written}
+        return part if self._kind == "reasoning" else {**part, "annotations": [], "logprobs": self._shown}
 
     def _close(self, status: str = "completed") -> Iterator[Event]:
-        if self._item is None:
+        if not self._kind:
             return
-        if self._item["type"] == "function_call":
+        done = f"{_ITEMS[self._kind][1]}.done"
+        if self._kind == "function_call":
             self._item["arguments"] = self._written
-            yield self._event("function_call_arguments.done", arguments=self._written, **self._place)
+            yield self._in_item(done, arguments=self._written)
         else:
-            is_thought = self._item["type"] == "reasoning"
-            name, more = ("reasoning_text", Json()) if is_thought else ("output_text", Json(logprobs=self._shown))
-            part = self._part(self._written)
+            part = self._part()
             self._item["content"] = [part]
-            yield self._event(f"{name}.done", content_index=0, text=self._written, **more, **self._place)
-            yield self._event("content_part.done", content_index=0, part=part, **self._place)
-        self._item = self._item | {"status": status}
-        yield self._event("output_item.done", output_index=len(self._output), item=self._item)
-        self._output.append(self._item)
-        self._item = None
+            more = {"logprobs": self._shown} if self._kind == "message" else {}
+            yield self._in_item(done, text=self._written, **more)
+            yield self._in_item("content_part.done", part=part)
+        item = self._item | {"status": status}
+        yield self._event("output_item.done", output_index=len(self._output), item=item)
+        self._output.append(item)
+        self._kind = ""
 
-    def _response(self, status: str | None = None) -> Json:
+    def _response(self, status: str) -> Json:
         body = self.body
         assert isinstance(body, ResponsesBody)
-        status = status or self._status
         n_prompt, n_cached, n_text = self.counts
         usage = {
             "input_tokens": n_prompt,

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import msgspec
 
+from duo.chat.conversation import Json
+from duo.errors import ApiError
 from duo.llama.json_schema import MARK
-from duo.server.api_error import ApiError
 
-Json = dict[str, object]  # as in conversation.py, which needs this module
 Form = Json | str | None  # of an answer: a schema, or a grammar; None: a text
 
 _TYPES = ("text", "json_object", "json_schema")
@@ -134,18 +134,3 @@ def _schemas(value: object, place: str) -> list[Json]:
         return [value]
     inner = value.get("json_schema") or None, value.get("schema")  # an empty wrapper is none
     return [schema for one in inner if one is not None for schema in _schemas(one, place)]
-
-
-class ToolSchema(msgspec.Struct, kw_only=True):
-    """The JSON schema of the arguments of a tool, under any API's name."""
-
-    parameters: Json | None = None
-    input_schema: Json | None = None  # Anthropic's
-    mcp_schema: Json | None = msgspec.field(default=None, name="inputSchema")
-
-    def given(self, name: str) -> Json | None:
-        """The schema of the tool `name`, if there is one. Raises ApiError for two."""
-        schemas = [one for one in (self.parameters, self.input_schema, self.mcp_schema) if one is not None]
-        if any(other != schemas[0] for other in schemas):
-            raise ApiError(400, f"tools: {name[:100]!r} has two schemas: send one as parameters or input_schema")
-        return schemas[0] if schemas else None

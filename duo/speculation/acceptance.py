@@ -55,7 +55,7 @@ class Acceptance:
         # Typical for a small draft of the same family, for the gap in the middle of each bin.
         middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
         accepted = [1 - 0.6 * math.exp(-gap / 1.5) for gap in middles]
-        deeper = [DEFAULT.deeper**depth for depth in range(n_depths)]
+        deeper = [DEFAULT.without_context**depth for depth in range(n_depths)]
         shares = [weight * share / sum(deeper) for weight in deeper for share in DEFAULT.shares]
         self._begin([*accepted, *[0.0] * (len(shares) - len(accepted))], 0.7, shares, DEFAULT.ranks, 4)
         for i in range(len(accepted), len(shares)):  # of deeper candidates nothing is assumed: see probabilities()
@@ -66,25 +66,25 @@ class Acceptance:
         self, accepted: Iterable[float], mean: float, shares: Iterable[float], ranks: Iterable[float], n: int
     ) -> None:
         # Sums, in which the prior fades; a mean in which it stays was worse (benchmarks/NOTES.md).
-        self._accepted = [DEFAULT.prior_weight * share for share in accepted]
-        self._seen = [float(DEFAULT.prior_weight)] * len(self._accepted)
-        self._texts = Mean(1 / DEFAULT.texts, mean, n)
+        self._accepted = [DEFAULT.few * share for share in accepted]
+        self._seen = [float(DEFAULT.few)] * len(self._accepted)
+        self._texts = Mean(1 / DEFAULT.horizon, mean, n)
         self._all = _recent(mean, n)
         self._shares = [_recent(share, n) for share in shares]
         self._ranks = [_recent(share, n) for share in ranks]
 
     def begin(self) -> None:
         """A text begins, with the acceptance of all texts: the last one may have been easy or difficult."""
-        self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.kept_scores))
+        self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.probe_tokens // 2))
 
     def doubt(self, share: float, n: int) -> bool:
         """If `n` new scores contradict earlier texts, these count for little. Returns whether they are much better."""
         if not self.n_scored:
             return False
         deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(n))
-        if abs(deviation) > DEFAULT.surprise:
+        if abs(deviation) > 2:
             self._all.n = min(self._all.n, 2)
-        return deviation > DEFAULT.surprise
+        return deviation > 2
 
     @property
     def mean(self) -> float:
@@ -99,10 +99,10 @@ class Acceptance:
 
     def probabilities(self) -> tuple[float, ...]:
         """a(c) for each bin, in the order of EDGES; of deeper candidates, as of those before them until it is known."""
-        n, weight = len(self.EDGES) + 1, DEFAULT.prior_weight
+        n, weight = len(self.EDGES) + 1, DEFAULT.few
         found = [right / seen for right, seen in zip(self._accepted[:n], self._seen[:n], strict=True)]
         for i in range(n, len(self._seen)):
-            right = self._accepted[i] + weight * DEFAULT.deeper * found[i - n]
+            right = self._accepted[i] + weight * DEFAULT.without_context * found[i - n]
             found.append(right / (self._seen[i] + weight))
         return tuple(found)
 
@@ -155,7 +155,7 @@ class Acceptance:
             "edges": list(self.EDGES),
             "accepted": list(self.probabilities()),
             "mean": self._texts.value,
-            "scored": min(self.n_scored, DEFAULT.texts),
+            "scored": min(self.n_scored, DEFAULT.horizon),
             "shares": [share.value for share in self._shares],
             "ranks": list(self.ranks),
         }
@@ -172,8 +172,10 @@ class Acceptance:
         self.n_depths = n_bins // n_edges
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")
-        self.n_scored = int(between(state["scored"], 1, DEFAULT.texts))
-        self._begin(accepted, between(state["mean"], 0, 1), shares, ranks, min(self.n_scored, DEFAULT.kept_scores))
+        self.n_scored = int(between(state["scored"], 1, DEFAULT.horizon))
+        self._begin(
+            accepted, between(state["mean"], 0, 1), shares, ranks, min(self.n_scored, DEFAULT.probe_tokens // 2)
+        )
         self._texts.n = self.n_scored
         for i in range(n_edges, n_bins):  # which probabilities() mixes with those before them
             self._accepted[i], self._seen[i] = 4 * self._accepted[i], 4 * self._seen[i]

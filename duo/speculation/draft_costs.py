@@ -12,7 +12,6 @@ from duo.speculation.target_costs import AS_FAST, interpolated, with_inferred
 
 # What is timed, with the smallest and the largest number: one token by threads; a batch; one token in each sequence.
 _RANGES = {"by_threads": (1, MAX_THREADS), "pair": (2, 2), "by_sequences": (2, MAX_BRANCHES + 1)}
-_LEAST_BATCH = 16  # tokens of a batch from which the time of reading is learned
 
 
 class CostState(TypedDict):
@@ -125,7 +124,7 @@ class DraftCosts:
 
     def add_read(self, n_tokens: int, seconds: float) -> None:
         """The draft decoded `n_tokens` at once, of which few say little."""
-        if n_tokens >= _LEAST_BATCH:
+        if n_tokens >= DEFAULT.some:
             self._read.add(seconds / n_tokens)
 
     def add_latency(self, seconds: float) -> None:

@@ -6,13 +6,14 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypedDict
 
 from duo.config import DraftConfig
-from duo.speculation.acceptance import Acceptance, AcceptanceState, Lookahead
+from duo.speculation.acceptance import Acceptance, AcceptanceState, Lookahead, bin_of
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_costs import CostState, DraftCosts
 from duo.speculation.estimators import Mean, between
 from duo.speculation.forecast import SURE, Forecast, overlapped, taking_turns
 from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule, schedules_of
 from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
+from duo.speculation.types import Candidate
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
 _MIN_BIAS, _MIN_BIAS_REMOTE = 0.5, 0.02
@@ -140,6 +141,13 @@ class DraftEstimates:
     def next_s(self) -> float:
         """Seconds for the next token in schedule sync, for which the draft reads what the lookup has found."""
         return self.costs.alone.token_s + self.n_unread_found * self.costs.read_s
+
+    def chances(self, candidates: Sequence[Candidate]) -> list[float]:
+        """a(c) of each candidate, adjusted to this text."""
+        if not candidates:
+            return []
+        adjusted = [chance for _, chance in self.acceptance.chances(self.acceptance.mean)]
+        return [adjusted[bin_of(each.confidence, len(adjusted))] for each in candidates]
 
     def lookahead(self) -> Lookahead:
         """How far the draft may run ahead, given what is known now."""

@@ -29,9 +29,11 @@ class Time(Mean):
     that is far too short, are the new mean: the machine has changed, or was disturbed when the old one was measured.
     """
 
+    FIRST = 2  # measurements of which the smaller counts: disturbances only make a decode slower
+
     def __init__(self, value: float = 0.0, spread: float = DEFAULT.spread) -> None:
         """Starts with a `value` of an earlier run, if it is not 0."""
-        super().__init__(value=value, n=DEFAULT.kept if value else 0)
+        super().__init__(value=value, n=1 if value else 0)
         self.spread = spread  # standard deviation of one measurement, relative to the mean
         self.is_kept = value > 0  # from an earlier run, and not measured in this one
         self._outliers: list[float] = []  # the last times, if they were far too long
@@ -66,8 +68,8 @@ class Time(Mean):
             value = min(value, *self._outliers, math.inf)
         self._outliers.clear()
         self.here.add(value)
-        if self.n == 1 and not self.is_kept:  # the smaller of the first two: disturbances only make a decode slower
-            self.n, self.value = 2, min(self.value, value)
+        if self.n == 1 and not self.is_kept:
+            self.n, self.value = self.FIRST, min(self.value, value)
         else:
             if self.n:
                 variance, weight = self.spread**2, max(self.weight, 1 / (self.n + 2))

@@ -91,7 +91,7 @@ class Budget:
     @property
     def credit_s(self) -> float:
         """Seconds that may be spent on exploration."""
-        return (self._credit + self._gained * (DEFAULT.gain_share if self._gained > 0 else 1.0)) * self.alone_s
+        return (self._credit + self._gained) * self.alone_s
 
     @property
     def elapsed_s(self) -> float:
@@ -107,8 +107,7 @@ class Budget:
         self.alone_s = alone_s
         if alone_s:
             self._elapsed += seconds / alone_s
-            share = DEFAULT.time_share if self._elapsed < DEFAULT.horizon else DEFAULT.late_share
-            self._credit += share * seconds / alone_s
+            self._credit += DEFAULT.time_share * seconds / alone_s
             self._gained += gained_s / alone_s
 
 
@@ -128,7 +127,7 @@ class Chooser:
         self.changes: list[Change] = []
         self.n_tokens = 0
         self._n_steps = 0  # since the last change
-        self._next_review = DEFAULT.first_review  # at this number of steps
+        self._next_review = DEFAULT.few  # at this number of steps
         self._n_room = n_room
         self._invested_s = 0.0  # prefill that should pay later
         self._tried = {self.now}  # in this text
@@ -150,10 +149,10 @@ class Chooser:
         self._n_steps += 1
         compares = gained_s is not None and self.now is not ALONE and ALONE in self.allowed and alone_s
         self.budget.step(seconds, gained_s or 0.0 if compares else 0.0, alone_s)
-        is_short = compares and self._lacks_credit and self._n_steps % DEFAULT.first_review == 2
+        is_short = compares and self._lacks_credit and self._n_steps % DEFAULT.few == 2
         if self._n_steps < self._next_review and not is_short:
             return False
-        self._next_review = min(2 * self._n_steps, self._n_steps + DEFAULT.review_steps)
+        self._next_review = min(2 * self._n_steps, self._n_steps + DEFAULT.some)
         return True
 
     @property
@@ -163,14 +162,14 @@ class Chooser:
     @property
     def is_settled(self) -> bool:
         """Whether the mode has not changed for a while, so that measured rates are typical."""
-        return self._n_steps >= 2 * DEFAULT.review_steps
+        return self._n_steps >= 2 * DEFAULT.some
 
     def review(self, estimates: RateEstimates, entry_s: Mapping[str, float], untried: Collection[Mode] = ()) -> None:
         """Change to the mode that the estimates favour, or to one that is worth a trial.
 
         `entry_s`: by draft, seconds of prefill before it can start. `untried`: modes of which little was ever measured.
         """
-        if self.now is self._first and self.now.schedule is ASYNC and self.n_tokens < DEFAULT.review_steps:
+        if self.now is self._first and self.now.schedule is ASYNC and self.n_tokens < DEFAULT.some:
             return  # a draft with hardware of its own costs nothing while it is compared with the text
         known = [mode for mode in self.allowed if mode in estimates]
         if self.now not in estimates:
@@ -183,7 +182,7 @@ class Chooser:
         if best != self.now and self._pays(best, estimates, costs[best], untried):
             self._invested_s += 0.0 if best in untried else costs[best]
             self._change(best, f"{estimates[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
-        elif may_end and self._lacks_credit and likely < estimates[ALONE].rate * (1 + DEFAULT.optimism):
+        elif may_end and self._lacks_credit and likely < estimates[ALONE].rate * (1 + DEFAULT.least_gain):
             self._change(ALONE, "drafting has used up its credit")
         elif best == self.now and (trial := self._worth_trying(estimates, costs, untried)):
             low, high = estimates[trial][1:]
@@ -212,7 +211,7 @@ class Chooser:
         for mode in set(untried).intersection(entry_s) - self._tried:
             there = estimates[mode]
             cost = DEFAULT.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s[mode] * here.rate
-            value = self._gain(there, here) * (self._room() + DEFAULT.runs * DEFAULT.horizon) - cost
+            value = self._gain(there, here) * (self._room() + DEFAULT.few * DEFAULT.horizon) - cost
             if value > 0 and cost <= self.budget.credit_s * here.rate:
                 found.append((value, mode))
         return max(found)[1] if found else None
@@ -233,5 +232,5 @@ class Chooser:
     def _change(self, mode: Mode, reason: str) -> None:
         self.now = mode
         self._tried.add(mode)
-        self._n_steps, self._next_review = 0, DEFAULT.first_review
+        self._n_steps, self._next_review = 0, DEFAULT.few
         self.changes.append(Change(self.n_tokens, mode.schedule, reason))

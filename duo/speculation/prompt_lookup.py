@@ -50,7 +50,7 @@ class PromptLookup:
     def _forget(self) -> None:
         self._vote: Vote | None = None  # for the next token
         self._matches: list[tuple[int, int]] = []
-        self._offset, self._recent, self._n_seen = self.OFFSET, 0.5, float(DEFAULT.lookup_prior)
+        self._offset, self._recent, self._n_seen = self.OFFSET, 0.5, float(DEFAULT.some)
 
     def begin(self, text: Sequence[int]) -> None:
         """Index a text. The part that it shares with the last one is not indexed again."""

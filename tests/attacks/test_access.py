@@ -64,13 +64,10 @@ HOSTS = [
 ORIGINS = [
     "https://evil.example", "null", "http://localhost.evil.example", "https://chat.example.evil", "http://chat.example",
     "https://chat.example:444", "https://CHAT.example.", "https://chat.example/", "x", "//localhost", "http://[",
-    "file://", "http://localhost:1", "http://127.0.0.1", "https://chat.example https://evil", "*", "HTTP://evil",
+    "file://", "http://localhost:1", "http://[::1", "//[x]",
+    "http://127.0.0.1", "https://chat.example https://evil", "*", "HTTP://evil",
 ]  # fmt: skip
 FETCHES = ["/v1/models", "/metrics", "/health", "/v1/duo/events", "/page/app.js"]
-
-
-def test_that_there_are_sixty() -> None:
-    assert len(WRONG) + len(PATHS) + len(HOSTS) + len(ORIGINS) + len(FETCHES) >= 60
 
 
 @pytest.mark.parametrize("lines", WRONG, ids=range(len(WRONG)))

@@ -15,7 +15,7 @@ import pytest
 from duo.engine.engine import Engine
 from duo.http.listener import Limits, Listener
 from duo.server.lead_server import Lead
-from duo.server.parse_request import MAX_BODY
+from duo.server.requests import MAX_BODY
 from tests.raw_http import HEALTH, TERMS, UPGRADE, chunked, connect, handshake, read_answer, read_to_the_end, request
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import PATIENCE_S, wait_until

@@ -107,54 +107,6 @@ def langchain(url: str) -> None:
     assert llm.bind_tools([get_weather], tool_choice="none").invoke([asked, called, *results]).content
 
 
-def langchain_agents(url: str) -> None:
-    """LangChain with the APIs of agents."""
-    from langchain_anthropic import ChatAnthropic
-    from langchain_core.messages import HumanMessage
-    from langchain_core.tools import tool
-    from langchain_openai import ChatOpenAI
-
-    def weather(city: City, days: int) -> str:
-        """The weather in a city."""
-        return f"Sunny in {city} for {days} days."
-
-    get_weather, asked = tool("get_weather")(weather), HumanMessage(WEATHER)
-    common: dict[str, Any] = {"api_key": "none", "temperature": 0, "max_retries": 0, "max_tokens": 96}
-    none: Any
-    for llm, none in (
-        (ChatOpenAI(base_url=f"{url}/v1", model="default", use_responses_api=True, **common), "none"),
-        (ChatAnthropic(base_url=url, model="claude-sonnet-5", **common), {"type": "none"}),
-    ):
-        whole = llm.invoke(QUESTION)
-        assert "Paris" in whole.text
-        assert whole.usage_metadata["output_tokens"] > 0
-        assert "".join(chunk.text for chunk in llm.stream(QUESTION)) == whole.text
-        with_tools = llm.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False)
-        called = with_tools.invoke([asked])
-        (call,) = called.tool_calls
-        result = get_weather.invoke(call)
-        first, *rest = with_tools.stream([asked])
-        assert sum(rest, first).tool_calls[0]["args"] == call["args"]
-        assert llm.bind_tools([get_weather], tool_choice=none).invoke([asked, called, result]).text
-        for method in ("json_schema", "function_calling"):
-            assert isinstance(llm.with_structured_output(Fruit, method=method).invoke("Name a fruit."), Fruit)
-
-
-def instructor(url: str) -> None:
-    from instructor import Mode, from_openai
-
-    sdk = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    messages = [{"role": "user", "content": "Name a fruit."}]
-    asked = {"model": "default", "messages": messages, "response_model": Fruit, "max_tokens": 96, "temperature": 0}
-    for mode in (Mode.TOOLS, Mode.JSON_SCHEMA):
-        chats = from_openai(sdk, mode=mode).chat.completions
-        fruit, answer = chats.create_with_completion(**asked, max_retries=0)
-        assert isinstance(fruit, Fruit)
-        assert answer.usage.completion_tokens > 0
-    *_, last = chats.create_partial(**asked, max_retries=0)
-    assert (last.name in ("apple", "pear"), type(last.ripe)) == (True, bool)
-
-
 def litellm(url: str) -> None:
     """Without tools, for which it needs more packages."""
     from litellm import completion, responses

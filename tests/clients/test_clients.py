@@ -76,7 +76,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("client", ["openai", "langchain", "langchain_agents", "instructor", "litellm", "llamacpp"])
+@pytest.mark.parametrize("client", ["openai", "langchain", "litellm", "llamacpp"])
 def test_client(run: Run, lead: LeadProcess, client: str) -> None:
     run("python", Path(__file__).with_name("programs.py"), client, lead.url)
 
@@ -133,7 +133,7 @@ def engine(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> Iterator[duo.Engi
 # Batches, other clients' texts and what is in the cache change nothing.
 @pytest.mark.parametrize(
     ("options", "n_most"),
-    [("", 2048), (",num_concurrent=3 --batch_size 8", 48), (",tokenized_requests=False", 2048)],
+    [(",num_concurrent=3 --batch_size 8", 48), (",tokenized_requests=False", 2048)],
 )
 def test_lm_eval_finds_the_log_likelihoods_of_the_engine(
     run: Run, lead: LeadProcess, engine: duo.Engine, tmp_path: Path, options: str, n_most: int

@@ -14,7 +14,7 @@ from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import choosing, generation_config
+from duo.engine.request import Request, choosing, generation_config
 from duo.loading import load
 from duo.speculation.controller import Planned
 from duo.speculation.draft_estimates import DraftEstimates
@@ -104,7 +104,7 @@ def write(
     engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Proposers | None = None
 ) -> list[int]:
     """The tokens of the text; without `sources`, the target writes alone."""
-    with engine.start(prompt, config, sources=sources or Proposers()) as stream:
+    with engine.start(Request(prompt, config, proposers=sources or Proposers())) as stream:
         tokens = [token for step in stream for token in step.tokens]
     assert stream.request.metrics.draft_error is None
     return tokens

@@ -94,15 +94,6 @@ def server(gpu: str) -> Iterator[str]:
         assert served.finish() == 0
 
 
-def test_a_draft_on_an_rpc_server_on_the_device(pair: tuple[Path, Path], server: str, tmp_path: Path) -> None:
-    report = tmp_path / "run.json"
-    text = (*TEXT, "-n", "100", "-ngl", "0")  # long enough for a draft that is still loading when the target starts
-    run = duo(*models(*pair), *text, *ASYNC, "--rpc", server, "--json", report, before=SLOW_TARGET)
-    assert (run.status, run.warnings) == (0, []), run.stderr
-    assert json.loads(report.read_text())["draft"]["accepted"] > 0
-    assert run.stdout == duo("-m", pair[0], *text).stdout
-
-
 def test_a_target_on_an_rpc_server_on_the_device(gpu: str, pair: tuple[Path, Path], server: str) -> None:
     on_device = ("-ngl", "99", "-dev")
     options = ("-ngld", "0", *ASYNC, "--rpc", server, "--rpcd", "none", "-v")

@@ -1,15 +1,13 @@
-"""Every placement of the layers of both models: by `load()`, and by the options of the command."""
+"""Placements of the layers of both models by the options of the command. By `load()`: test_texts.py."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from duo.engine.engine import Engine
 from tests.command import ONE_EACH, Argument, Run, assert_refused, duo, models
-from tests.device.helpers import KINDS, PROMPT, Layers, assert_as_alone, assert_as_on_cpu, compare, opened, patient
+from tests.device.helpers import PROMPT
 
-LAYERS: tuple[Layers, ...] = (0, 1, 99, "auto")
 TEXT = ("-p", PROMPT, "-n", "12", "--ignore-eos", "--exact", "--lookup", "off", "--schedule", "sync", *ONE_EACH)
 
 
@@ -19,23 +17,6 @@ def text(deep_pair: tuple[Path, Path]) -> bytes:
     run = duo(*models(*deep_pair), *TEXT, "-ngl", "0", "-ngld", "0")
     assert run.status == 0, run.stderr
     return run.stdout
-
-
-@pytest.mark.parametrize("draft_layers", LAYERS)
-@pytest.mark.parametrize("layers", LAYERS)
-def test_the_text_is_the_same(
-    deep_pair: tuple[Path, Path], cpu: Engine, gpu: str, layers: Layers, draft_layers: Layers
-) -> None:
-    places: dict[Layers, set[str]] = {0: {"CPU"}, 1: {"CPU", gpu}, 99: {gpu}, "auto": {gpu}}
-    with opened(deep_pair, layers, draft_layers) as engine:
-        slot = engine.slot
-        assert slot.draft_model is not None
-        assert [slot.target.places, slot.draft_model.places] == [places[layers], places[draft_layers]]
-        for kind in KINDS:
-            assert_as_on_cpu(cpu, engine, kind)
-        found = compare(engine, patient(), "sampled")
-        assert_as_alone(engine, found)
-        assert found.drafted.verified > 0
 
 
 def on_device(run: Run, gpu: str) -> list[int]:

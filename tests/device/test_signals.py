@@ -1,4 +1,7 @@
-"""Signals while the device decodes, which no abort callback reaches: the run ends after that decode, or at once."""
+"""Signals while the device decodes, which no abort callback reaches: the run ends after that decode.
+
+A second signal ends the process at once, whatever it waits for: tests/process/cli/test_interrupts.py.
+"""
 
 import re
 import signal
@@ -58,22 +61,6 @@ def test_a_signal_during_the_prompt_ends_the_run_after_that_batch(demo_pair: tup
     assert any("stopped: interrupted" in line for line in run.lines)
     assert run.lines[-1] == "tokens: 0 tps: 0.000"
     assert run.stdout.strip() == b""
-
-
-def test_a_second_signal_ends_the_process_during_a_batch(demo_pair: tuple[Path, Path], gpu: str) -> None:
-    """The batch takes seconds on a software device; on a quick one, the run may end after the first signal."""
-    options = ("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *LONG_PROMPT, "-ub", "512")
-    with Served(*options, before=TELL) as run:
-        run.wait_for(BATCH)
-        run.send(signal.SIGINT)
-        run.wait_for("^asked to stop$")
-        run.send(signal.SIGINT)
-        assert run.finish() == 128 + signal.SIGINT
-    if any("stopped: " in line for line in run.lines):
-        assert "llvmpipe" not in duo("--list-devices").text, "the batch was to take longer than the signals"
-    else:
-        said = [line for line in run.lines if line.startswith("decod")]
-        assert said[-1].startswith("decoding"), "the decode was not waited for"
 
 
 @pytest.mark.parametrize("drafted", [False, True])

@@ -15,7 +15,7 @@ dice = st.randoms(use_true_random=True)
 def cases(full: int) -> settings:
     """Hypothesis settings for a test with `full` cases at full length."""
     return settings(
-        max_examples=full if FULL else min(full, 200),
+        max_examples=full if FULL else min(full, 100),
         deadline=None,
         derandomize=not FULL,
         suppress_health_check=list(HealthCheck),

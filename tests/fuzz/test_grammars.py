@@ -22,26 +22,8 @@ N_TOKENS = 4
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    words = (
-        *WORDS,
-        '{"',
-        '":',
-        '",',
-        '"]',
-        "true",
-        "null",
-        "aa",
-        "aaaa",
-        "ab",
-        "abab",
-        "bb",
-        "12",
-        "é",
-        "🙂",
-        "\n",
-        " ",
-    )
-    path = tiny_llama(tmp_path_factory.mktemp("models") / "words.gguf", words=words)
+    more = ['{"', '":', '",', '"]', "true", "null", "aa", "aaaa", "ab", "abab", "bb", "12", "é", "🙂", "\n", " "]
+    path = tiny_llama(tmp_path_factory.mktemp("models") / "words.gguf", words=(*WORDS, *more))
     with closing(Model(ModelConfig(path), vocabulary_only=True)) as loaded:
         yield loaded
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from duo.server.completion_api import LlamaBody
+from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, LlamaBody, TokenizeBody
 from duo.server.lead_server import Lead
 from duo.server.messages_api import MessagesBody
 from duo.server.responses_api import ResponsesBody

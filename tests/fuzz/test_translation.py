@@ -16,7 +16,7 @@ from tests.translating import Translating, spell
 
 _ABLE = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
 _LONG = 400  # characters
-_N_TEXTS = 50 if FULL else 8  # for each pair
+_N_TEXTS = 50 if FULL else 4  # for each pair
 _AHEAD = 3  # candidates that the target is offered
 
 

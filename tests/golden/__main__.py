@@ -1,7 +1,6 @@
-"""Write the expected help texts, outputs and reports, and what docs/ has of options and predictions."""
+"""Write the expected outputs and reports, and what docs/ has of options and predictions."""
 
 from tests.documents.documents import RECIPES, with_predictions
-from tests.golden import HELP, help_text
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, with_options
 from tests.golden.doctor import DOCTOR, doctor
 from tests.golden.reports import REPORTS, reports
@@ -10,8 +9,6 @@ from tests.golden.transcript import TRANSCRIPT, transcript
 
 def main() -> None:
     SETTINGS.write_text(settings(), encoding="utf-8")
-    for arguments, path in HELP.items():
-        path.write_text(help_text(*arguments), encoding="utf-8")
     TRANSCRIPT.write_text(transcript(), encoding="utf-8")
     DOCTOR.write_text(doctor(), encoding="utf-8")
     REPORTS.write_text(reports(), encoding="utf-8")

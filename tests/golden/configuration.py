@@ -62,18 +62,17 @@ def whole_command() -> Any:
 
 def _all_commands() -> str:
     root = whole_command()
-    shared = {_item(option, typer.Context(root)) for option in root.params}
+    shared = {_item(option) for option in root.params}
     subcommands = [_command(f"duo {name}", one, shared) for name, one in root.commands.items()]
     return "\n".join([_command("duo", root, set()), *subcommands])
 
 
 def _command(name: str, command: Any, shared: set[str]) -> str:
     """A section: what is its own by panel, and the rest by name."""
-    context = typer.Context(command, info_name=name)
     own, same = defaultdict(list), defaultdict(list)
     for option in command.params:
         panel = option.rich_help_panel or ("Options" if option.param_type_name == "option" else "Arguments")
-        if (item := _item(option, context)) in shared:
+        if (item := _item(option)) in shared:
             same[panel].append(f"`{option.opts[0]}`")
         else:
             own[panel].append(item)
@@ -85,9 +84,9 @@ def _command(name: str, command: Any, shared: set[str]) -> str:
     return "\n".join(said)
 
 
-def _item(option: Any, context: typer.Context) -> str:
+def _item(option: Any) -> str:
     names = [*option.opts, *option.secondary_opts] if option.param_type_name == "option" else []
-    value = "" if getattr(option, "is_flag", False) else f" `{option.metavar or option.display_type(context)}`"
+    value = "" if getattr(option, "is_flag", False) else f" `{option.metavar}`"
     facts = [f"default: {default}"] if (default := _default(option)) else []
     if option.envvar:
         variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar
@@ -127,4 +126,4 @@ def settings() -> str:
 
 def _class(name: str, about: str, config: Any) -> str:
     lines = [f"    {one.name}: {one.option.accepts or one.field.type}\n" for one in declared(config)]
-    return f'\n\nclass {name}(TypedDict, total=False):\n    """{about}"""\n\n' + "".join(lines)
+    return f'\nclass {name}(TypedDict, total=False):\n    """{about}"""\n\n' + "".join(lines)

@@ -99,6 +99,12 @@ RUNS = {
     "the schedule was given": made(draft=None, schedule="off"),
 }
 
+IN_FULL = (
+    "nothing generated", "in turns only, with no time beside the draft", "a draft that failed, with outcomes prepared",
+    "a remote draft that does not say what is lost", "many changes of schedule", "lookup alone",
+    "a policy that has learned nothing",
+)  # fmt: skip
+
 _UNSURE: dict[str, Any] = {"forecast_tokens_per_s": {}, "max_gain": None, "schedule": OFF}
 NOT_USED = {
     "nothing to gain": SLOW | {"max_gain": 1.0},
@@ -183,7 +189,9 @@ def reports() -> str:
 
 def _lines() -> Iterator[str]:
     for name, run in RUNS.items():
-        yield from (f"# {name}", render(run), "# -v", render(run, verbose=True), "")
+        yield from (f"# {name}", render(run), "")
+    for name in IN_FULL:
+        yield from (f"# {name}, with -v", render(RUNS[name], verbose=True), "")
     yield "# Why a draft was not used"
     for name, learned in NOT_USED.items():
         yield f"{name}: {verdict(made(generation=ALONE, draft=None, policy=learned))}"

@@ -27,6 +27,8 @@ def make_files(folder: Path) -> None:
     tiny_mamba(folder / "recurrent.gguf")
     tiny_hybrid(folder / "hybrid.gguf")
     (folder / "cut.gguf").write_bytes(tiny.read_bytes()[:6000])
+    instruct = (folder / "instruct.gguf").read_bytes()
+    (folder / "half.gguf").write_bytes(instruct[: len(instruct) // 2])
     (folder / "zip.gguf").write_bytes(b"PK\3\4 a zip")
     (folder / "empty.txt").write_text("\n")
 

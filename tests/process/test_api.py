@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import duo
-from tests.command import ONE_EACH, ROOT, models, python
+from tests.command import ONE_EACH, models, python
 from tests.serving import PATIENCE_S
 from tests.unit.cli import runner
 
 PROMPT = "Once upon a time"
 QUESTION = "Why is the sky blue?"
 MESSAGES = [{"role": "user", "content": QUESTION}]
-N = 20
+N = 12
 SAMPLED: Any = {"temperature": 0.8, "seed": 7}
 
 
@@ -97,18 +97,3 @@ def test_it_changes_nothing_and_prints_nothing(demo_pair: tuple[Path, Path]) -> 
     """No signal handlers, affinity of the caller's threads or descriptors; no warnings without a log handler."""
     done = python(POLITE, *demo_pair)
     assert (done.status, done.stdout, done.stderr) == (0, b"", "")
-
-
-def test_exact_text_after_a_common_prefix_is_that_of_a_new_context(demo_pair: tuple[Path, Path]) -> None:
-    """llama.cpp's logits of a position differ between batches of fewer than 64 tokens and larger ones."""
-    with duo.load(demo_pair[0], exact=True, n_threads=1, lookup="off", profile=False, n_ctx=1024) as engine:
-        long = engine.tokenize((ROOT / "test_prompt.txt").read_text(encoding="utf-8") * 20)
-        other = engine.tokenize("Something else.")
-
-        def logprobs_after(*prompts: list[int]) -> object:
-            for prompt in (other, *prompts):
-                steps = list(engine.stream(prompt, max_tokens=2, logprobs=2))
-            return [step.logprobs for step in steps]
-
-        for n_before, n in ((100, 150), (150, 190), (60, 100), (60, 40), (390, 390)):
-            assert logprobs_after(long[:n_before], long[:n]) == logprobs_after(long[:n]), (n_before, n)

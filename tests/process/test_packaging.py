@@ -44,7 +44,7 @@ def test_the_wheel_has_all_that_it_needs_and_works_anywhere(tmp_path: Path) -> N
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     assert run_outside(tmp_path, installed / "bin" / "duo", "--version").startswith(f"duo {__version__}\n")
     code = (
-        "import duo; from duo.server.page import ASSETS; from duo.bench.rounds import built_in\n"
+        "import duo; from duo.server.lead_server import ASSETS; from duo.bench.rounds import built_in\n"
         "print(duo.__file__, len(built_in()), *(file.name for file in ASSETS.iterdir()))"
     )
     where, n_prompts, *names = run_outside(tmp_path, python, "-c", code).split()

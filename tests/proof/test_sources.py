@@ -1,7 +1,6 @@
 """With --exact the text is the target's own, with candidates from the text itself or of another vocabulary, too."""
 
-from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import generation_config
+from duo.engine.request import Request, generation_config
 from duo.engine.translated import Translation
 from duo.llama.model import Model
 from duo.speculation.modes import Schedule
@@ -23,63 +22,39 @@ CONFIG = EngineConfig(n_ctx=256, n_threads=1, draft_n_threads=1, exact=True, war
 TEMPERATURES = (0.0, 0.7, 1.2)  # one for each prompt
 
 
-@pytest.fixture(scope="module")
-def target(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
-    with closing(Model(ModelConfig(demo_pair[0]))) as model:
-        yield model
-
-
-def write(engine: Engine, i: int, prompt: list[int], sources: Proposers, n: int) -> tuple[list[TokenLogprobs], int]:
-    """The `n` tokens of a text, with their logprobs, and how many candidates were accepted."""
-    config = generation_config(max_tokens=n, temperature=TEMPERATURES[i % 3], seed=i, logprobs=5)
-    with engine.start(prompt, config, sources=sources) as stream:
+def write(engine: Engine, i: int, prompt: list[int], sources: Proposers) -> tuple[list[TokenLogprobs], int]:
+    """The tokens of a text, with their logprobs, and how many candidates were accepted."""
+    config = generation_config(max_tokens=8, temperature=TEMPERATURES[i % 3], seed=i, logprobs=5)
+    with engine.start(Request(prompt, config, proposers=sources)) as stream:
         tokens = [token for step in stream for token in step.logprobs]
     assert stream.request.metrics.draft_error is None
     return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)
 
 
-def test_the_text_is_the_same_with_lookup(target: Model) -> None:
-    """The prompts, in several scripts, contain each text twice and begin it again."""
-    n_accepted = 0
-    with Engine(ModelPair(target, None, CONFIG)) as engine:
+@pytest.mark.parametrize("kind", ["lookup", "good", "useless"])
+def test_the_text_is_the_same(kind: str, demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """The prompts of a lookup contain each text twice and begin it again. Of the drafts, which are translated, the good
+    one has the target's vocabulary all the same; the other is random.
+    """
+    path = None if kind == "lookup" else demo_pair[1] if kind == "good" else tiny_llama(tmp_path / "draft.gguf")
+    n_accepted, texts = 0, SCRIPTS[path is not None :: 2]
+    with ExitStack() as stack:
+        target = stack.enter_context(closing(Model(ModelConfig(demo_pair[0]))))
+        draft = stack.enter_context(closing(Model(ModelConfig(path)))) if path is not None else None
+        translation = Translation(target, draft) if draft is not None else None
+        engine = stack.enter_context(Engine(ModelPair(target, draft, CONFIG, translation=translation)))
         engine.call(lambda slot: slot.reserve(1, -1))
-        for i, text in enumerate(SCRIPTS):
-            tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
-            prompt = tokens + tokens[: len(tokens) // 4]
-            (plain, _), (found, n) = (
-                write(engine, i, prompt, engine.slot.proposers(lookup=on), 12) for on in (False, True)
-            )
+        for i, text in enumerate(texts):
+            prompt = engine.tokenize(text)
+            sources = engine.slot.proposers(lookup=True)
+            if draft is None:
+                tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
+                prompt = tokens + tokens[: len(tokens) // 4]
+            else:
+                estimates = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
+                sources = eager(engine.slot.new_draft(estimates))
+            plain, _ = write(engine, i, prompt, Proposers())
+            found, n = write(engine, i, prompt, sources)
             assert found == plain, text
             n_accepted += n
-    assert n_accepted > len(SCRIPTS)
-
-
-@pytest.fixture(scope="module")
-def plain(target: Model) -> list[list[TokenLogprobs]]:
-    """What the target writes alone."""
-    with Engine(ModelPair(target, None, CONFIG)) as engine:
-        return [
-            write(engine, i, engine.tokenize(text), engine.slot.proposers(lookup=False), 8)[0]
-            for i, text in enumerate(SCRIPTS)
-        ]
-
-
-@pytest.mark.parametrize("kind", ["good", "useless"])
-def test_the_text_is_the_same_with_another_vocabulary(
-    kind: str, target: Model, plain: list[list[TokenLogprobs]], demo_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """The good draft has the same vocabulary, but is translated all the same; the other is random."""
-    path = demo_pair[1] if kind == "good" else tiny_llama(tmp_path / "draft.gguf")
-    n_accepted = 0
-    with (
-        closing(Model(ModelConfig(path))) as draft,
-        Engine(ModelPair(target, draft, CONFIG, translation=Translation(target, draft))) as engine,
-    ):
-        engine.call(lambda slot: slot.reserve(1, -1))
-        for i, text in enumerate(plain):
-            estimates = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
-            sources = eager(engine.slot.new_draft(estimates))
-            found, n = write(engine, i, engine.tokenize(SCRIPTS[i]), sources, 8)
-            assert found == text, (SCRIPTS[i], estimates.schedules)
-            n_accepted += n
-    assert kind != "good" or n_accepted > sum(map(len, plain)) / 10
+    assert n_accepted > {"lookup": len(texts) / 2, "good": len(texts) / 2, "useless": -1}[kind]

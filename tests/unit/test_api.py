@@ -13,7 +13,7 @@ import pytest
 import duo
 import duo.llama.vocabulary
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
-from duo.engine.request import generation_config
+from duo.engine.request import Request, generation_config
 from tests.gguf_files import N_CTX_TRAIN, tiny_gemma, tiny_hybrid, tiny_llama, tiny_qwen35
 from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of
 
@@ -63,11 +63,8 @@ def test_a_chat_applies_the_template(engine: duo.Engine, slot: ScriptedSlot) -> 
     assert engine.chat(MESSAGES).text == text_of(engine.stream_chat(MESSAGES)) == TEXT
     assert engine.chat("the cat").text == TEXT, "a string is a message of the user"
     assert [request.prompt for request in slot.requests] == [[BOS, *tokens_of(prompt)]] * 3
-
-
-def test_a_chat_continues_an_answer(engine: duo.Engine, slot: ScriptedSlot) -> None:
     assert engine.chat([*MESSAGES, {"role": "assistant", "content": "It sat"}]).text == TEXT
-    assert slot.requests[-1].prompt == [BOS, *tokens_of("<user>the cat<assistant>It sat")]
+    assert slot.requests[-1].prompt == [BOS, *tokens_of(prompt + "It sat")], "an answer that is begun is continued"
 
 
 def test_a_text_within_the_loop_over_another(engine: duo.Engine) -> None:
@@ -238,7 +235,7 @@ def test_what_has_been_scored_is_not_decoded_again(tiny: duo.Engine) -> None:
     prompt = list(range(3, 90))
     tiny.score(prompt[:70])
     for tokens, n_cached in ((prompt[:70], 64), (prompt, 64), (prompt[:66], 64), (prompt[:65], 32), ([9, *prompt], 0)):
-        stream = tiny.start(tokens, generation_config(max_tokens=0, logprobs=0), scores=True)
+        stream = tiny.start(Request(tokens, generation_config(max_tokens=0, logprobs=0), scored=[]))
         stream.completion()
         assert stream.request.n_cached == n_cached
         tiny.score(prompt[:70])
@@ -247,7 +244,7 @@ def test_what_has_been_scored_is_not_decoded_again(tiny: duo.Engine) -> None:
 def test_a_prompt_is_read_also_where_no_token_is_wanted(tiny: duo.Engine) -> None:
     prompt = list(range(3, 60))
     assert tiny.generate(prompt, max_tokens=0).tokens == ()
-    stream = tiny.start(prompt, generation_config(max_tokens=1))
+    stream = tiny.start(Request(prompt, generation_config(max_tokens=1)))
     stream.completion()
     assert stream.request.n_cached == len(prompt) - 1
 
@@ -257,7 +254,7 @@ def test_a_score_that_is_cancelled_is_an_error() -> None:
     with engine, ThreadPoolExecutor() as pool:
         slot.hold()
         running, waiting = engine.stream("a"), pool.submit(engine.score, "a b c")
-        while engine.scheduler.n_requests < 2:
+        while len(engine.scheduler.requests) < 2:
             time.sleep(0.001)
         engine.close()
         with pytest.raises(duo.DuoError, match="was not read to its end"):
@@ -316,20 +313,14 @@ def test_settings_of_another_type(name: str, value: object) -> None:
         ([1, 10**12], r"no token 10{12} in a vocabulary of \d+"),
         ("a" * 2**21, r"the prompt has 2097152 bytes, too many for a context of 512 tokens"),
         ("a" * N_CTX_TRAIN, r"the prompt has 513 tokens, the context 512 \(what the model was trained for\)"),
+        *((prompt, "^a prompt is a text or token ids, not ") for prompt in (5, None, b"a", ["a"], [[1]], [1.5])),
     ],
 )
-def test_prompts_that_cannot_be_used(prompt: str | list[int], said: str, tiny: duo.Engine) -> None:
+def test_prompts_that_cannot_be_used(prompt: Any, said: str, tiny: duo.Engine) -> None:
     with pytest.raises(duo.PromptError, match=said):
         tiny.generate(prompt)
-
-
-@pytest.mark.parametrize("prompt", [5, None, b"a", ["a"], [[1]], [1.5]])
-def test_prompts_of_another_type(prompt: Any, tiny: duo.Engine, engine: duo.Engine) -> None:
-    with pytest.raises(duo.PromptError) as raised:
-        tiny.generate(prompt)
-    assert str(raised.value) == f"a prompt is a text or token ids, not {prompt!r}"
     with pytest.raises(duo.PromptError, match="messages are dicts in a list, or a text, not"):
-        engine.chat(prompt)
+        tiny.chat([1])  # type: ignore[list-item]
 
 
 def test_a_file_has_no_chat_template_or_another_one_for_tools(tiny: duo.Engine, tmp_path: Path) -> None:

@@ -42,8 +42,7 @@ def back(options: BackOptions) -> int:
             worker.run()
 
         with on_interrupt(worker.stop), background(run, "duo-back") as running:
-            for _ in running:
-                pass
+            list(running)  # until it has ended
     return 0
 
 

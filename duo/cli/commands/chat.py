@@ -137,6 +137,7 @@ def _talk(backend: ChatBackend, options: RunOptions | ChatOptions, first: str | 
 
 
 def _is_interactive() -> bool:
+    """Whether somebody types: standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

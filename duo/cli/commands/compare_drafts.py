@@ -64,7 +64,7 @@ class Row:
     accepted: int | None = None
 
     def cells(self, number: int) -> tuple[str, ...]:
-        """Its line in the table."""
+        """The cells of the line."""
         half = _MAX_NAME // 2
         name = self.name if len(self.name) <= _MAX_NAME else f"{self.name[:half]}…{self.name[-half:]}"
         size = "" if self.bytes is None else size_of(self.bytes)
@@ -84,7 +84,7 @@ class Found:
     skipped: list[dict[str, str]] = field(default_factory=list)
 
     def skip(self, path: Path, error: DuoError) -> None:
-        """`path` is no draft for this target; says why."""
+        """Leave out `path`, which is no draft for this target, and say why."""
         reason = with_options(str(error)).removeprefix(f"{path}: ")
         self.skipped.append({"path": str(path), "reason": reason})
         note(f"{path} is left out: {reason}")
@@ -206,10 +206,11 @@ class _Comparison:
         return meter.announce(n_threads, n_groups, n_tokens, self._target.places)
 
     def _write(self) -> None:
-        """Let the target write the texts, with candidates from these: the rows of lookup and of the target alone."""
+        """Let the target write the texts with lookup: makes the rows of lookup and of the target alone."""
         n_tokens, n_verified, n_accepted, seconds = 0, 0, 0, 0.0
         target_s = curve({n: 1000 * s for n, s in self._alone.items()}, self._engine.slot.drafting.n_most + 1)
-        for prompt in self._prompts:
+        for i, prompt in enumerate(self._prompts):
+            self._show(f"text {i + 1} of {len(self._prompts)}", 0.0)
             proposers = self._engine.slot.proposers(drafts=False, remote=False)
             text, steps = write(self._engine, prompt, greedy(self._options.predict), proposers)
             self._texts.append((prompt, text.tokens))
@@ -248,7 +249,7 @@ class _Comparison:
             self.found.ranking.append(self._engine.call(lambda _: self._row(draft, show)))
 
     def _row(self, draft: Model, show: Callable[..., None]) -> Row:
-        """Times the draft, alone and concurrently, and lets it predict the texts. Raises DuoError."""
+        """Time the draft, alone and concurrently, and let it predict the texts. Raises DuoError."""
         target, has_head = self._target, bool(draft.head_kind)
         if has_head:
             check_pair(target, draft)

@@ -118,10 +118,10 @@ def _show(shown: InterruptibleQueue[Step | Request], writer: TextWriter) -> None
 def _summary(request: Request) -> str:
     """Two lines about one text; the last has the form of the last line of `duo`."""
     statistics = request.metrics.statistics()
-    prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft
+    prompt, text = statistics.prompt, statistics.generation
     n_read = len(request.prompt) - request.n_cached
     lines = f"prompt: {n_read} tokens in {prompt.seconds:.2f} s, {request.n_cached} cached; stopped: {text.stop}"
-    for name, source in (("draft's", draft), ("lookup's", statistics.lookup)):
+    for name, source in (("draft's", statistics.draft), ("lookup's", statistics.lookup)):
         if source is not None and source.verified:
             lines += f"; {source.accepted} of {source.verified} of the {name} candidates accepted"
     return f"{lines}\ntokens: {text.tokens} tps: {text.tokens_per_s or 0:.3f}"

@@ -31,17 +31,19 @@ class Listed:
         rounds, place = divmod(self.group, 26)
         return chr(ord("A") + place) + str(rounds or "")
 
+    @property
+    def drafts_itself(self) -> bool:
+        """Whether it has a layer that drafts (MTP)."""
+        return has_mtp(self.header) and not head_kind(self.header)
+
     def can_draft_for(self, target: "Listed") -> bool:
         """Whether this is a draft for `target` without translation."""
         if self.group != target.group or head_kind(target.header):
             return False
         if head_kind(self.header):
             return may_fit(self.header, target.header)
-        return (
-            is_small_enough(self.n_bytes, target.n_bytes)
-            and not self.header.keeps_state
-            and not target.header.is_recurrent
-        )
+        rolls_back = not self.header.keeps_state and not target.header.is_recurrent
+        return rolls_back and is_small_enough(self.n_bytes, target.n_bytes)
 
 
 def list_models(options: ListOptions) -> int:
@@ -92,7 +94,7 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
             "quantisation": one.header.quantisation,
             "vocabulary": one.letter,
             "tokens": one.n_tokens,
-            "mtp": has_mtp(one.header) and not head_kind(one.header),
+            "mtp": one.drafts_itself,
             "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
         }
         for one in models
@@ -104,20 +106,11 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
     folders = ", ".join(map(_short, searched))
     if not models:
         return [f"no models in {folders}: `duo demo` fetches a pair, `duo chat -hf USER/REPO:QUANT` any model"]
-    rows = [
-        (
-            str(number),
-            hub_name(one.path) or _short(one.path),
-            size_of(one.n_bytes),
-            one.header.quantisation,
-            f"{one.letter} ({one.n_tokens})",
-            ", ".join(
-                [*["MTP"] * (has_mtp(one.header) and not head_kind(one.header))]
-                + [str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)]
-            ),
-        )
-        for number, one in enumerate(models, 1)
-    ]
+    rows = []
+    for number, one in enumerate(models, 1):
+        drafts = ["MTP"] * one.drafts_itself + [str(i) for i, each in enumerate(models, 1) if each.can_draft_for(one)]
+        name, vocabulary = hub_name(one.path) or _short(one.path), f"{one.letter} ({one.n_tokens})"
+        rows.append((str(number), name, size_of(one.n_bytes), one.header.quantisation, vocabulary, ", ".join(drafts)))
     return [
         *columns((_HEADS, *rows), _LEFT),
         "",

@@ -8,11 +8,12 @@ import msgspec
 from duo.cli.commands.options import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.config import MAX_BRANCHES
-from duo.diagnose.prospects import Milliseconds, Share, Table, curve, foretell, informed, read_pair, render
+from duo.diagnose.prospects import Milliseconds, Prospects, Share, Table, curve, foretell, informed, read_pair
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
 from duo.speculation.constants import DEFAULT
 from duo.speculation.machine import Machine
+from duo.speculation.modes import Schedule
 from duo.speculation.report import ByCondition
 
 _SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
@@ -36,6 +37,26 @@ def plan(options: PlanOptions) -> int:
     prospects = foretell(pair, constant=True, prepares=bool(machine.branch_s) and not machine.latency_s)
     print("\n".join(render(prospects)))  # noqa: T201 - the output
     return 0
+
+
+def render(prospects: Prospects) -> list[str]:
+    """A table, with the settings that reach each rate."""
+    off, sync, both = (prospects.found[each] for each in (Schedule.OFF, Schedule.SYNC, Schedule.ASYNC))
+    prepared = prospects.prepared
+    rows = [
+        ("plain", off.rate, "the target alone"),
+        ("sequential", sync.rate, f"draft {sync.n_verify}, then verify" if sync.n_verify else "no drafting"),
+        ("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}"),
+        *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
+        ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
+    ]
+    lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
+    return [*lines, f"best: --schedule {prospects.best.value}{sufficient(prospects)}"]
+
+
+def sufficient(prospects: Prospects) -> str:
+    """The smallest --draft that is sufficient, as the end of a sentence."""
+    return f"; --draft {prospects.n_enough} is sufficient" if prospects.n_enough is not None else ""
 
 
 class _Policy(msgspec.Struct):

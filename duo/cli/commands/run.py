@@ -142,8 +142,8 @@ def _write(
     try:
         with ExitStack() as watching, ExitStack() as bar:
             on_prompt = bar.enter_context(prompt_bar(len(prompt), len(prompt), options.engine.n_ubatch))
-            start = partial(engine.start, prompt, config, metrics=metrics, on_prompt=on_prompt)
-            with _stoppable(start) as (stream, interrupt):
+            request = Request(prompt, config, on_prompt=on_prompt, metrics=metrics)
+            with _stoppable(partial(engine.start, request)) as (stream, interrupt):
                 for watcher in watchers:
                     watching.enter_context(watcher)
                 stream.items.on_stall, stream.items.stall_s = refresh, REFRESH_S if watchers else 30.0
@@ -194,7 +194,7 @@ def _write_alone(engine: Engine, request: Request, n_tokens: int) -> tuple[Compl
 
     def again() -> Stream:
         engine.call(ModelPair.forget)  # the prompt in one batch, as before: near-ties fall the same way
-        return engine.start(request.prompt, config, sources=Proposers())
+        return engine.start(Request(request.prompt, config, proposers=Proposers()))
 
     with _stoppable(again) as (stream, interrupt), suppress(DuoError):
         alone = stream.completion()

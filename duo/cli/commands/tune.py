@@ -9,13 +9,13 @@ from duo.bench.contestants import greedy, write
 from duo.bench.results import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
 from duo.cli.commands.options import TuneOptions
+from duo.cli.commands.plan import render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.diagnose.measure import SIZES, Interrupted, MeasurementError, Meter, check_measurable, measure_pair
-from duo.diagnose.prospects import Measurements, Prospects, foretell, render
-from duo.engine.contexts import N_SEQUENCES
+from duo.diagnose.measure import Interrupted, MeasurementError, Meter, Text, check_measurable, measure_pair
+from duo.diagnose.prospects import Measurements, Prospects, foretell
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
@@ -100,7 +100,7 @@ def choose(measured: Measurements) -> Tuned:
     found = {n: measured.estimates(n, split) for n in measured.target}
     n_target = max(found, key=lambda n: found[n].forecasts()[Schedule.SYNC].rate)
     draft = found[n_target]
-    prospects = foretell(draft, constant=False, prepares=N_SEQUENCES[0] in draft.costs.concurrent.by_sequences)
+    prospects = foretell(draft, constant=False, prepares=bool(measured.branches))
     return Tuned({"target": n_target, "draft": measured.fastest_draft, "concurrent": split}, draft, prospects)
 
 
@@ -128,7 +128,7 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
         words, threads = "sequentially", (tuned.threads["target"], tuned.threads["draft"])
     gain, saved = rates[best] / rates[Schedule.OFF], "" if measured.doubts else ", as saved"
     return [
-        f"This draft pays: about {gain:.2f} times as fast, running {words}{tuned.prospects.enough}.",
+        f"This draft pays: about {gain:.2f} times as fast, running {words}{sufficient(tuned.prospects)}.",
         f"Options: --schedule {best.value} (with {threads[0]} and {threads[1]} threads{saved}); without it, duo "
         "measures the fastest schedule in every text",
     ]
@@ -146,7 +146,8 @@ def describe(measured: Measurements) -> list[str]:
     lines = columns([heads, *rows], {0})
     if measured.branches:
         sizes = ", ".join(map(str, measured.branches))
-        found = ", ".join(f"{1000 * seconds:.2f}" for seconds in measured.branches.values())
+        _, one_s = measured.concurrent[concurrent_threads(measured)]
+        found = ", ".join(f"{1000 * factor * one_s:.2f}" for factor in measured.branches.values())
         lines.append(f"concurrent draft, one token in {sizes} sequences at once: {found} ms")
     return [*lines, f"{100 * measured.acceptance:.0f} % of the draft's tokens would be accepted"]
 
@@ -163,25 +164,23 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
 
     with progress_bar() as show, on_interrupt(interrupt) as interrupted:
 
-        def work(slot: ModelPair) -> Measurements:
+        def begin(slot: ModelPair) -> Meter:
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
-            draft = slot.draft_cache.context
-            branches = [n for n in N_SEQUENCES if n <= 1 + draft.n_branches]
-            n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
-            meter = Meter(slot.target_cache.context, draft, show, stop, note)
-            times = meter.announce(cores, n_groups, len(prompts) * n_text, slot.target.places)
-            note(f"measuring takes about {times[0]} s on an idle machine, and at most {times[1]} s")
-            found = measure_pair(slot, meter, texts, sorted(counts), sorted({1, cores}), sorted(splits))
-            if branches and not found.doubts:
-                found.branches = meter.branches(concurrent_threads(found), branches)
-                found.doubts = meter.doubts
-            return found
+            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop, note)
+            n_tokens, n_groups = len(prompts) * n_text, len(counts) + len(splits)
+            expected_s, limit_s = meter.announce(cores, n_groups, n_tokens, slot.target.places)
+            note(f"measuring takes about {expected_s} s on an idle machine, and at most {limit_s} s")
+            return meter
 
         try:
-            config, alone = greedy(n_text, may_end=False), Proposers()
-            texts = [(prompt, write(engine, prompt, config, alone)[0].tokens) for prompt in prompts]
-            return engine.call(work)
+            meter, texts = engine.call(begin), list[Text]()
+            for i, prompt in enumerate(prompts):
+                show(f"text {i + 1} of {len(prompts)}", 0.0)
+                text, _ = write(engine, prompt, greedy(n_text, may_end=False), Proposers())
+                texts.append((prompt, text.tokens))
+            groups = sorted(counts), sorted({1, cores}), sorted(splits)
+            return engine.call(lambda slot: measure_pair(slot, meter, texts, *groups))
         except Interrupted:
             return interrupted.status
         except MeasurementError as error:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 
@@ -28,11 +29,11 @@ def handling(handle: Callable[[int, FrameType | None], object], *numbers: int) -
             signal.signal(number, handler)
 
 
+@dataclass(slots=True)
 class Interrupt:
     """Which signal was received, if any."""
 
-    def __init__(self) -> None:
-        self.signal = 0
+    signal: int = 0
 
     @property
     def status(self) -> int:

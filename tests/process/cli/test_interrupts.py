@@ -8,17 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import (
-    ONE_EACH,
-    Argument,
-    Run,
-    assert_refused,
-    command,
-    environment,
-    gated_target,
-    models,
-    run,
-)  # fmt: skip
+from tests.command import ONE_EACH, Argument, Run, assert_refused, command, environment, gated_target, models, run
 from tests.process.cli.terminal import CTRL_C, Terminal
 from tests.serving import Served, wait_until
 from tests.unit.cli import runner
@@ -29,14 +19,14 @@ from tests.unit.cli.reference import greedy_text
 DEAF = "import os; from duo.engine.stream import Stream; Stream.close = lambda _: os.write(1, b'asked to stop')\n"
 
 
-def endless(demo_pair: tuple[Path, Path]) -> list[Argument]:
+def endless(*paths: Path) -> list[Argument]:
     options = ("-p", "Count: 1 2 3 4", "-n", "-1", "--ignore-eos", "--exact", "--color", "never", *ONE_EACH)
-    return [*models(*demo_pair), *options]
+    return [*models(*paths), *options]
 
 
 def test_ctrl_c_keeps_the_text_so_far(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     report, trace = tmp_path / "run.json", tmp_path / "run.trace"
-    with Terminal(*endless(demo_pair), "--json", report, "--trace", trace) as terminal:
+    with Terminal(*endless(*demo_pair), "--json", report, "--trace", trace) as terminal:
         terminal.read_until(b" 5 6")  # " 5" may be in the progress of loading
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
@@ -44,7 +34,7 @@ def test_ctrl_c_keeps_the_text_so_far(demo_pair: tuple[Path, Path], tmp_path: Pa
     assert "stopped: interrupted" in said
     assert "Traceback" not in said
     n_tokens = int(said.splitlines()[-1].removeprefix("tokens: ").split()[0])
-    assert text.endswith(runner.duo(*endless(demo_pair), "-n", str(n_tokens)).text)
+    assert text.endswith(runner.duo(*endless(*demo_pair), "-n", str(n_tokens)).text)
     assert json.loads(report.read_text())["generation"]["tokens"] == n_tokens
     assert json.loads(trace.read_text())
 
@@ -63,20 +53,10 @@ def test_the_second_signal_ends_the_process_at_once(tiny: Path, tmp_path: Path, 
     assert b"Traceback" not in terminal.shown
 
 
-def test_ctrl_c_during_a_long_prefill(demo_pair: tuple[Path, Path]) -> None:
-    prompt = ("-p", "one two three four " * 400, "-ub", "32", "-n", "4")
-    with Terminal("-m", demo_pair[0], *prompt, *ONE_EACH) as terminal:
-        terminal.read_until(b"the prompt")  # the progress bar
-        terminal.type(CTRL_C)
-        assert terminal.finish() == 130
-    assert b"stopped: interrupted" in terminal.shown
-    assert b"\ntokens: 0 tps: 0.000\n" in terminal.shown
-
-
 def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    """With the demo pair, whose context is not full before the kill."""
+    """With a demo model, whose context is not full before the kill."""
     trace = tmp_path / "trace.json"
-    with Served(*endless(demo_pair), "--trace", trace) as endless_run:
+    with Served(*endless(demo_pair[1]), "--trace", trace) as endless_run:
         wait_until(lambda: trace.exists() and trace.read_bytes().count(b'"commit"') > 9)
         endless_run.send(signal.SIGKILL)
         endless_run.finish()
@@ -87,7 +67,7 @@ def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_
 
 
 def test_a_broken_pipe_ends_a_run_silently(demo_pair: tuple[Path, Path]) -> None:
-    arguments = command(*endless(demo_pair))
+    arguments = command(*endless(demo_pair[1]))
     with subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert os.read(process.stdout.fileno(), 1) == b" "
@@ -122,7 +102,7 @@ def test_a_terminal_that_is_gone_leaves_the_statistics(
     demo_pair: tuple[Path, Path], tmp_path: Path, before: str
 ) -> None:
     report = tmp_path / "run.json"
-    with Terminal(*endless(demo_pair), "--json", report, before=before) as terminal:
+    with Terminal(*endless(demo_pair[1]), "--json", report, before=before) as terminal:
         terminal.read_until(b" 5 6")  # " 5" may be in the progress of loading
         terminal.hang_up()
         assert terminal.process.wait(300) == 129

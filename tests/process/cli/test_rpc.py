@@ -4,12 +4,8 @@ import json
 import re
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
-from typing import Any
 
 import pytest
 
@@ -23,7 +19,6 @@ pytestmark = pytest.mark.skipif(not supports_rpc(), reason="this build has no RP
 TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "-t", "1")
 ASYNC = ("--schedule", "async")
 IMPATIENT = ("--rpc-timeout", "2")
-WEIGHTS = 50_000  # bytes that have passed while more of a model's weights are to come
 
 # Code for `before`: prints a line when the target's prefill and each later decode begins.
 TELL = """
@@ -55,14 +50,7 @@ def plain(kin: dict[str, Path]) -> bytes:
     return runner.duo("-m", kin["gemma"], *TEXT).stdout
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "--rpc {0}",  # the draft
-        "--rpc {0},{1} -ts 1,1 -ngl 99 --rpcd {2}",
-        "--rpc {0} --rpcd none -td 1",  # the target
-    ],
-)
+@pytest.mark.parametrize("where", ["--rpc {0},{1} -ts 1,1 -ngl 99 --rpcd {2}", "--rpc {0} --rpcd none -td 1"])
 def test_the_text_is_the_same_wherever_the_models_are(
     pair: list[Argument], servers: list[str], plain: bytes, tmp_path: Path, where: str
 ) -> None:
@@ -76,82 +64,36 @@ def test_the_text_is_the_same_wherever_the_models_are(
 # Servers that fail
 
 
-class Relay(ThreadingTCPServer):
-    """Passes on everything, and acts once: when the clients have sent `n_bytes` to the server at `port`."""
-
-    daemon_threads, block_on_close = True, False
-
-    def __init__(self, port: int, n_bytes: int, act: Callable[[], object]) -> None:
-        super().__init__(("127.0.0.1", 0), BaseRequestHandler)
-        self.name = "{}:{}".format(*self.server_address)
-        self._port, self._n_left, self._act, self._lock = port, n_bytes, act, threading.Lock()
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
-
-    def finish_request(self, request: Any, client_address: object) -> None:
-        with suppress(OSError), closing(socket.create_connection(("127.0.0.1", self._port))) as server:
-            threading.Thread(target=self._pump, args=(server, request), daemon=True).start()
-            self._pump(request, server, counted=True)
-
-    def _pump(self, source: socket.socket, sink: socket.socket, *, counted: bool = False) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                with self._lock:
-                    due = counted and 0 < self._n_left <= len(data)
-                    self._n_left -= counted * len(data)
-                if due:
-                    self._act()
-                sink.sendall(data)
-        for end in (source, sink):  # or what a peer still sends would be waited for
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-
-def run_with_failure(options: list[Argument], phase: str, number: signal.Signals, n_decodes: int) -> tuple[Served, str]:
-    """A run whose server gets a signal while it loads, or after `n_decodes`; and the server's name."""
-    with ExitStack() as stack:
-        server = stack.enter_context(RpcServer())
-        name = server.name
-        if phase == "loading":
-            name = stack.enter_context(Relay(server.port, WEIGHTS, lambda: server.send_all(number))).name
-        run: Served = stack.enter_context(Served(*options, *IMPATIENT, "--rpc", name, before=SLOW_TARGET + TELL))
-        if phase == "decoding":
-            run.wait_for("decoding", n=n_decodes)
-            server.send_all(number)
+def run_with_failure(options: list[Argument], number: signal.Signals, n_decodes: int) -> tuple[Served, str]:
+    """A run whose server gets a signal after `n_decodes`; and the server's name."""
+    with RpcServer() as server, Served(*options, *IMPATIENT, "--rpc", server.name, before=SLOW_TARGET + TELL) as run:
+        run.wait_for("decoding", n=n_decodes)
+        server.send_all(number)
         run.finish()
-    return run, name
+    return run, server.name
 
 
 # That the process that drafts is killed within a text: see tests/process/remote/test_process.py.
-@pytest.mark.parametrize(("phase", "number"), [("loading", signal.SIGKILL), ("decoding", signal.SIGSTOP)])
-def test_the_target_continues_when_the_drafts_server_fails(
-    pair: list[Argument], plain: bytes, phase: str, number: signal.Signals
-) -> None:
-    run, _ = run_with_failure([*pair, *TEXT, *ASYNC], phase, number, n_decodes=8)
+def test_the_target_continues_when_the_drafts_server_fails(pair: list[Argument], plain: bytes) -> None:
+    run, _ = run_with_failure([*pair, *TEXT, *ASYNC], signal.SIGSTOP, n_decodes=8)
     assert (run.finish(), run.stdout) == (0, plain)
     assert not any("Traceback" in line or "error" in line for line in run.lines)
-    assert phase != "loading" or any(line.startswith("duo: warning: the draft on ") for line in run.lines)
 
 
-@pytest.mark.parametrize(
-    ("phase", "number"), [("loading", signal.SIGKILL), ("decoding", signal.SIGKILL), ("decoding", signal.SIGSTOP)]
-)
+# The stopped server: within the prefill.
+@pytest.mark.parametrize(("number", "n_decodes"), [(signal.SIGKILL, 12), (signal.SIGSTOP, 1)])
 def test_the_text_so_far_is_written_when_the_targets_server_fails(
-    kin: dict[str, Path], plain: bytes, phase: str, number: signal.Signals
+    kin: dict[str, Path], plain: bytes, number: signal.Signals, n_decodes: int
 ) -> None:
-    # The stopped server: within the prefill.
-    n_decodes = 12 if number is signal.SIGKILL else 1
-    run, name = run_with_failure(["-m", kin["gemma"], *TEXT, "-ngl", "99"], phase, number, n_decodes)
+    run, name = run_with_failure(["-m", kin["gemma"], *TEXT, "-ngl", "99"], number, n_decodes)
     assert run.finish() == 1
     assert plain.startswith(run.stdout)
-    assert bool(run.stdout) == ((phase, number) == ("decoding", signal.SIGKILL))
+    assert bool(run.stdout) == (number is signal.SIGKILL)
     (said,) = (line for line in run.lines if not line.startswith("decoding") and " reports all of its " not in line)
     assert said.startswith(f"duo: error: the RPC server {name} ")
+
+
+# That the process that drafts is killed within a text: see tests/process/remote/test_process.py.
 
 
 def test_a_draft_is_used_again_when_its_server_is_back(pair: list[Argument], tmp_path: Path, plain: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Runs with real models: the main job, the end of a text, the demo, grammars, models from the hub and damaged ones."""
+"""Runs with real models: the main job, the end of a text, grammars, models from the hub and a damaged one."""
 
 import json
 import re
@@ -51,18 +51,6 @@ def test_the_end_of_the_text(demo_pair: tuple[Path, Path]) -> None:
     assert len(on.text) > len(run.text)
 
 
-@pytest.mark.usefixtures("demo_pair")
-def test_the_demo_rewrites_a_letter() -> None:
-    run = runner.duo("-m", "demo", "-n", "8", "--exact", "--display-prompt", *ONE_EACH)
-    assert (run.status, run.n_tokens) == (0, 8)
-    assert run.text.partition("Anna White<|im_end|>\n<|im_start|>assistant\n")[2].startswith("Dear Mr Brown")
-    begins = ("duo: using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0", "duo: no prompt given (-p, -f): ",
-              "duo ", "target alone ", "duo chose ", "because ", "tokens: ")  # fmt: skip
-    for line, begin in zip(run.stderr.splitlines(), begins, strict=True):
-        assert line.startswith(begin)
-    assert "; the same text\n" in run.stderr
-
-
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
 def test_a_grammar_is_obeyed_to_its_end(kin: dict[str, Path], verify: str) -> None:
     date = 'root ::= [0-9] [0-9] "." [0-9] [0-9] "." [0-9] [0-9] [0-9] [0-9]'
@@ -98,16 +86,9 @@ def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
         assert_refused(duo("-hf", "maker/other", "--offline", *text, env=env), "offline")
 
 
-@pytest.mark.parametrize("what", ["layers", "tokens"])
-def test_a_file_on_which_llama_cpp_would_abort(tmp_path: Path, what: str) -> None:
-    good = tiny_llama(tmp_path / "good.gguf")
-    head, said = GgufHeader.read(good), "n_layer"
-    if what == "layers":
-        head.set("llama.block_count", 2**32 - 1)
-    else:  # two that are the same
-        said = "id_to_token.size()"
-        tokens = next(each.value for each in head.keys if each.name == b"tokenizer.ggml.tokens")
-        tokens[-1] = tokens[-2]
+def test_a_file_on_which_llama_cpp_would_abort(tmp_path: Path) -> None:
+    head = GgufHeader.read(good := tiny_llama(tmp_path / "good.gguf"))
+    tokens = next(each.value for each in head.keys if each.name == b"tokenizer.ggml.tokens")
+    tokens[-1] = tokens[-2]
     bad = head.write(tmp_path / "bad.gguf")
-    for chosen in (models(bad), models(good, bad)):
-        assert_refused(duo(*chosen, "-p", "x", "-n", "4"), f"{bad}: the file is damaged", said)
+    assert_refused(duo(*models(good, bad), "-p", "x"), f"{bad}: the file is damaged", "id_to_token.size()")

@@ -2,7 +2,9 @@
 
 import random
 import threading
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,47 +12,33 @@ import pytest
 
 from duo import Engine, load
 from duo.engine.request import Request, generation_config
-from tests.gguf_files import (
-    tiny_assistant,
-    tiny_eagle3,
-    tiny_gemma,
-    tiny_gemma4,
-    tiny_glm,
-    tiny_llama,
-    tiny_qwen35,
-    tiny_step35,
-)
+from tests import gguf_files as files
+from tests.gguf_files import tiny_llama
 
 DEPTH = 0.06
-Pair = tuple[Path, Path | None]
 
 
-def make(kind: str, folder: Path) -> Pair:
-    target, draft = folder / "target.gguf", folder / "draft.gguf"
-    match kind:
-        case "draft":
-            return tiny_llama(target, n_layer=2, depth=DEPTH), tiny_llama(draft, depth=DEPTH)
-        case "another vocabulary":
-            return tiny_llama(target, depth=DEPTH), tiny_llama(draft, words=("▁the", "▁cat", "a", "b", "▁"))
-        case "window":
-            return tiny_gemma(target, window=16, depth=DEPTH), tiny_llama(draft, depth=DEPTH)
-        case "eagle3":
-            return tiny_llama(target, n_layer=2, depth=DEPTH), tiny_eagle3(draft, depth=DEPTH)
-        case "mtp":
-            return tiny_glm(target, depth=DEPTH), None
-        case "mtp and draft":
-            return tiny_glm(target, depth=DEPTH), tiny_llama(draft, depth=DEPTH)
-        case "chain":
-            return tiny_step35(target, depth=DEPTH), None
-        case "assistant":
-            return tiny_gemma4(target, depth=DEPTH), tiny_assistant(draft, depth=DEPTH)
-    return tiny_qwen35(target, depth=DEPTH, mtp=True), None
+PAIRS: dict[str, tuple[Callable[..., Path], Callable[..., Path] | None]] = {
+    "draft": (partial(tiny_llama, n_layer=2), tiny_llama),
+    "another vocabulary": (tiny_llama, partial(tiny_llama, words=("▁the", "▁cat", "a", "b", "▁"))),
+    "window": (partial(files.tiny_gemma, window=16), tiny_llama),
+    "eagle3": (partial(tiny_llama, n_layer=2), files.tiny_eagle3), "mtp": (files.tiny_glm, None),
+    "mtp and draft": (files.tiny_glm, tiny_llama), "chain": (files.tiny_step35, None),
+    "assistant": (files.tiny_gemma4, files.tiny_assistant), "hybrid": (partial(files.tiny_qwen35, mtp=True), None),
+}  # fmt: skip
 
 
-KINDS = (
-    "draft", "another vocabulary", "window", "eagle3", "mtp", "mtp and draft", "chain", "assistant", "hybrid",
-)  # fmt: skip
+def make(kind: str, folder: Path) -> tuple[Path, Path | None]:
+    """Target and draft that often agree; None: the target has an MTP layer."""
+    target, draft = PAIRS[kind]
+    return target(folder / "target.gguf", depth=DEPTH), draft and draft(folder / "draft.gguf", depth=DEPTH)
+
+
 NOT_EXACT = ("window", "chain", "assistant", "hybrid")
+
+
+def some(dice: random.Random, n: int) -> list[int]:
+    return dice.choices(range(3, 270), k=n)
 
 
 def write(engine: Engine, text: list[int], n_taken: int, **options: Any) -> tuple[list[int], int]:
@@ -65,7 +53,7 @@ def write(engine: Engine, text: list[int], n_taken: int, **options: Any) -> tupl
 
 
 @pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PAIRS)
 def test_texts_are_as_if_each_were_read_anew(kind: str, schedule: str, tmp_path: Path) -> None:
     path, draft = make(kind, tmp_path)
     dice = random.Random(f"{kind} {schedule}")
@@ -84,14 +72,14 @@ def test_texts_are_as_if_each_were_read_anew(kind: str, schedule: str, tmp_path:
             assert len(engine.slot.saved.sizes) <= 2
 
         engine.slot.saved.begin = in_some_slot  # type: ignore[method-assign, assignment]
-        begun = [dice.randrange(3, 270) for _ in range(30)]  # that several have in common
-        texts = [begun + [dice.randrange(3, 270) for _ in range(60)] for _ in range(4)]
+        begun = some(dice, 30)  # that several have in common
+        texts = [begun + some(dice, 60) for _ in range(4)]
         for i in range(50):
             which = dice.choice([0, 0, 1, 1, 2, 3])
             text = texts[which]
             if dice.random() < 0.2 or len(text) > 250:
                 text = text[: dice.randrange(40, 91)]
-            text = text + [dice.randrange(3, 270) for _ in range(dice.randrange(1, 20))]
+            text = text + some(dice, dice.randrange(1, 20))
             sampling = dice.choice([{"temperature": 0.0}, {"temperature": 0.9, "seed": i}])
             n, n_taken = dice.choice([1, 5, 30]), dice.choice([1, 1000, 1000])
             found, n_reused = write(engine, text, n_taken, max_tokens=n, **sampling)
@@ -113,25 +101,21 @@ def n_cached(engine: Engine, text: list[int]) -> int:
 
 def test_which_conversations_are_kept(tmp_path: Path) -> None:
     dice = random.Random(1)
-
-    def some(n: int) -> list[int]:
-        return [dice.randrange(3, 270) for _ in range(n)]
-
     path = tiny_llama(tmp_path / "target.gguf")
     with load(path, n_ctx=512, profile=False, n_slots=3, lookup="off") as engine:
-        texts = [some(100) for _ in range(3)]
+        texts = [some(dice, 100) for _ in range(3)]
         for text in texts:
             assert n_cached(engine, text) == 0
         for text in texts:
-            assert n_cached(engine, text + some(10)) >= 100  # the next turn
-        assert n_cached(engine, some(100)) == 0  # a fourth one, for which the one used least recently makes room
+            assert n_cached(engine, text + some(dice, 10)) >= 100  # the next turn
+        assert n_cached(engine, some(dice, 100)) == 0  # a fourth one, for which the one used least recently makes room
         assert n_cached(engine, texts[0]) == 0
-        assert n_cached(engine, texts[2] + some(5)) >= 100
-        branch = texts[2][:60] + some(40)  # of which the beginning is shared: the original stays
+        assert n_cached(engine, texts[2] + some(dice, 5)) >= 100
+        branch = texts[2][:60] + some(dice, 40)  # of which the beginning is shared: the original stays
         assert n_cached(engine, branch) == 60
-        assert n_cached(engine, texts[2] + some(5)) >= 100
-        assert n_cached(engine, some(8)) == 0  # a short request
-        assert n_cached(engine, texts[2] + some(5)) >= 100
+        assert n_cached(engine, texts[2] + some(dice, 5)) >= 100
+        assert n_cached(engine, some(dice, 8)) == 0  # a short request
+        assert n_cached(engine, texts[2] + some(dice, 5)) >= 100
         engine.call(lambda slot: slot.forget())
         assert n_cached(engine, texts[2]) == 0
     with load(path, n_ctx=512, profile=False, n_slots=3, cache_ram=0, lookup="off") as engine:
@@ -141,7 +125,7 @@ def test_which_conversations_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PAIRS)
 def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedule: str, tmp_path: Path) -> None:
     path, draft = make(kind, tmp_path)
     dice = random.Random(f"pauses {kind} {schedule}")
@@ -156,7 +140,7 @@ def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedu
         for i in range(10):
             asked: list[tuple[list[int], dict[str, Any]]] = []
             for _ in range(dice.randrange(2, 5)):
-                text = [dice.randrange(3, 270) for _ in range(dice.randrange(5, 120))]
+                text = some(dice, dice.randrange(5, 120))
                 sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, {"temperature": 0.9, "seed": i}])
                 asked.append((text, {"max_tokens": dice.choice([1, 20, 40]), "ignore_eos": True, **sampling}))
             streams = [engine.stream(text, **more) for text, more in asked]
@@ -176,7 +160,7 @@ def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedu
 
 def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
     dice = random.Random(3)
-    texts = [[dice.randrange(3, 270) for _ in range(n)] for n in (120, 60)]
+    texts = [some(dice, n) for n in (120, 60)]
     path = tiny_llama(tmp_path / "target.gguf")
     with load(path, n_ctx=512, profile=False, turn_tokens=4, lookup="off") as engine:
         engine.call(lambda slot: slot.reserve(0, -1))
@@ -186,7 +170,7 @@ def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
                 Request(
                     text,
                     generation_config(max_tokens=30, ignore_eos=True),
-                    end=lambda _, ends=ends: ends.release(),  # type: ignore[misc]
+                    end=partial(lambda ends, _: ends.release(), ends),
                     slot=slot,
                 )
                 for text, slot in zip(texts, (first, other), strict=True)
@@ -207,7 +191,7 @@ def test_a_restored_conversation_leaves_the_others(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "target.gguf")
     with load(path, n_ctx=512, profile=False, lookup="off") as engine:
         for n in (100, 110, 120, 130):
-            assert n_cached(engine, [dice.randrange(3, 270) for _ in range(n)]) == 0
+            assert n_cached(engine, some(dice, n)) == 0
         before, here = engine.slot.kept, engine.slot.saved.here
         assert min(before) >= 100
         for slot in (here, (here + 1) % 4):
@@ -218,11 +202,11 @@ def test_a_restored_conversation_leaves_the_others(tmp_path: Path) -> None:
 
 def test_what_is_kept_beside_a_paused_text(tmp_path: Path) -> None:
     dice = random.Random(2)
-    begun = [dice.randrange(3, 270) for _ in range(150)]
+    begun = some(dice, 150)
     path = tiny_llama(tmp_path / "target.gguf")
     with load(path, n_ctx=512, profile=False, turn_tokens=4, lookup="off") as engine:
         engine.call(lambda slot: slot.reserve(0, -1))
-        long = engine.stream([dice.randrange(3, 270) for _ in range(20)], max_tokens=60, ignore_eos=True)
+        long = engine.stream(some(dice, 20), max_tokens=60, ignore_eos=True)
         short = engine.stream(begun, max_tokens=4, ignore_eos=True)
         text = [*begun, *(token for step in short for token in step.tokens)]
         assert sum(len(step.tokens) for step in long) == 60

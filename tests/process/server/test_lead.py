@@ -13,8 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import Anthropic
-from openai import OpenAI
 
 from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
 
@@ -67,12 +65,11 @@ model_pair.warm_up = slow
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_the_warm_up_ends_a_lead(demo_pair: tuple[Path, Path], number: signal.Signals) -> None:
+def test_a_signal_during_the_warm_up_ends_a_lead(demo_pair: tuple[Path, Path]) -> None:
     with LeadProcess(demo_pair[1], "--port", str(free_port()), before=SLOW_WARM_UP, wait=False) as lead:
         lead.wait_for("^warms up$")
-        lead.send(number)
-        assert lead.finish() == 128 + number
+        lead.send(signal.SIGTERM)
+        assert lead.finish() == 128 + signal.SIGTERM
         assert not any("error" in line or "listening" in line for line in lead.lines)
 
 
@@ -97,22 +94,6 @@ def test_a_signal_ends_streams_and_waiting_requests(demo_pair: tuple[Path, Path]
             )
         assert_error(waiting.result(), 503, "^the server is stopping$")
         assert lead.finish() == 0
-
-
-def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
-    names = ("--cors-origin", "https://chat.example", "--allowed-host", "lead.example", "--alias", "demo")
-    with LeadProcess(demo_pair[1], *CONTEXT, *names, "-n", "3", env={"LLAMA_API_KEY": "sk-one,sk-two"}) as lead:
-        assert lead.lines[-4:] == [
-            "duo: model demo; context 512 tokens; temperature 0 by default",
-            f"duo: OpenAI base URL {lead.url}/v1, API key required; to chat: duo chat {lead.url} --api-key KEY",
-            f"duo: page {lead.url}/",
-            f"duo: listening on {lead.url} (Ctrl-C to stop)",
-        ]
-        assert get(lead, "/v1/models", Authorization="Bearer sk-none").status_code == 401
-        asked = {"x-api-key": "sk-two", "Host": "lead.example", "Origin": "https://chat.example"}
-        answer = lead.post("/v1/completions", asked, prompt="The cat", ignore_eos=True)
-        assert answer.headers["access-control-allow-origin"] == "https://chat.example"
-        assert (answer.json()["model"], answer.json()["usage"]["completion_tokens"]) == ("demo", 3)
 
 
 # What it shows
@@ -182,17 +163,6 @@ def test_a_second_turn_is_read_from_the_cache(lead: LeadProcess) -> None:
     assert one == two == again
 
 
-def test_the_slots(lead: LeadProcess) -> None:
-    for prompt in ("1, 2, 3, " * 20, "a, b, c, " * 20):
-        lead.write(prompt, 2)
-    slots = get(lead, "/slots").json()
-    assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
-    assert all(slot["n_ctx"] == slots[0]["n_ctx"] and not slot["is_processing"] for slot in slots)
-    kept = [slot["n_prompt_tokens"] for slot in slots]
-    assert sum(n > 40 for n in kept) >= 2
-    assert get(lead, "/props").json()["total_slots"] == 4
-
-
 def test_a_slot_of_ones_own(lead: LeadProcess) -> None:
     """A prompt in another slot has nothing in common with the texts there."""
     prompt = "Red, green, blue, " * 20
@@ -220,21 +190,13 @@ def test_a_schema_holds_for_one_request(lead: LeadProcess) -> None:
     assert answer(lead, FRUIT)[0] == expected
 
 
-def nested(depth: int) -> dict[str, Any]:
-    return {"type": "array", "items": nested(depth - 1), "minItems": 99} if depth else {"type": "string"}
-
-
 ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 9999}
-HOSTILE: list[dict[str, Any]] = [  # grammars: see tests/process/llama/test_grammar.py
+HOSTILE: list[dict[str, Any]] = [  # more: tests/process/llama/test_grammar.py, tests/attacks/test_requests.py
     {"json_schema": {"anyOf": [{"type": "string", "maxLength": 9999}] * 1000}},
-    {"json_schema": {"type": "string", "pattern": "^((a{0,9999}){0,9999}){0,9999}$"}},
     {"json_schema": {"properties": {f"p{i}": ARRAY for i in range(800)}}},
-    {"json_schema": {"properties": {"x" * 5000: {"anyOf": [nested(12)] * 40}}}},
     {"grammar": 'root ::= "yes" a\na ::= b a "c" | "d"\nb ::= e\ne ::= "b" |', "max_tokens": 9},
-    {"prompt": "word " * 1_000_000},
     {"guided_regex": "((a{0,9999}){0,9999}){0,9999}"},
     {"guided_choice": [f"{i}" * 9 for i in range(5000)]},
-    {"guided_regex": "(" * 9999, "max_tokens": 9},
 ]
 
 
@@ -288,13 +250,13 @@ def test_many_requests_leave_nothing_behind(lead: LeadProcess) -> None:
     with httpx.Client(timeout=PATIENCE_S) as client:
         memory, n_files = [], []
         for _ in range(2):
-            for _ in range(10):
+            for _ in range(4):
                 ask_ten(lead, client)
             for slot in range(4):
                 client.post(f"{lead.url}/slots/{slot}?action=erase")
             memory.append(lead.facts.memory_info().rss)
             n_files.append(lead.facts.num_fds())
-        assert memory[1] - memory[0] < 4e6
+        assert memory[1] - memory[0] < 2e6
     wait_until(lambda: lead.facts.num_fds() <= n_files[0])
 
 
@@ -311,44 +273,23 @@ def test_more_connections_than_files(lead: LeadProcess) -> None:
     assert lead.write("The cat", 1)
 
 
-def test_the_clients_of_both_companies(lead: LeadProcess) -> None:
-    asked: Any = [{"role": "user", "content": FRUIT}]
-    openai = OpenAI(base_url=f"{lead.url}/v1", api_key="x")
-    response = openai.responses.create(model="m", input=asked, max_output_tokens=8, temperature=0)
-    assert response.output_text
-    with openai.responses.stream(model="m", input=asked, max_output_tokens=8, temperature=0) as stream:
-        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
-    assert "".join(deltas) == response.output_text
-    anthropic = Anthropic(base_url=lead.url, api_key="x")
-    message = anthropic.messages.create(model="claude-x", messages=asked, max_tokens=8)
-    with anthropic.messages.stream(model="claude-x", messages=asked, max_tokens=8) as messages:
-        final = messages.get_final_message().content[0]
-    assert final.type == message.content[0].type == "text"
-    assert final.text == message.content[0].text == response.output_text
-    assert message.usage.cache_read_input_tokens
-    counted = anthropic.messages.count_tokens(model="claude-x", messages=asked).input_tokens
-    assert counted == message.usage.input_tokens + message.usage.cache_read_input_tokens
-
-
 def test_a_request_says_how_it_is_drafted(lead: LeadProcess) -> None:
     def ask(headers: dict[str, str] | None = None, **fields: Any) -> tuple[str, dict[str, Any] | None]:
-        asked = {"prompt": "1, 2, 3, 4,", "max_tokens": 24, "ignore_eos": True, "temperature": 0, **fields}
+        asked = {"prompt": "1, 2, 3, 4,", "max_tokens": 8, "ignore_eos": True, "temperature": 0, **fields}
         found = lead.post("/v1/completions", headers, **asked).json()
         return found["choices"][0]["text"], found.get("duo")
 
     text, used = ask()
     assert used is None
     off = ask(duo={"schedule": "off"})
-    assert off == ask({"X-Duo-Schedule": "plain"}) == (text, {"tokens_by_schedule": {"off": 23}})
+    assert off == ask({"X-Duo-Schedule": "plain"}) == (text, {"tokens_by_schedule": {"off": 7}})
     sync, used = ask(duo={"schedule": "sync", "lookup": False, "n_draft": 2})
     assert used is not None
     assert sync == text
     assert [*used] == ["tokens_by_schedule", "draft_n_accepted"]
-    assert used["tokens_by_schedule"]["sync"] >= 20
+    assert used["tokens_by_schedule"]["sync"] >= 5
     for fields in ({"speculative.n_max": 0}, {"duo": {"n_draft": 0}}):
-        alone, used = ask(**fields)
-        assert alone == text
-        assert used == {"tokens_by_schedule": {"off": 23}}
+        assert ask(**fields) == off
     refused = lead.post("/v1/completions", prompt="a", duo={"schedule": "fast"})
     assert_error(refused, 400, "unknown schedule 'fast'")
 
@@ -357,7 +298,7 @@ def test_a_conversation_survives_a_restart(demo_pair: tuple[Path, Path], tmp_pat
     begun = "Once upon a time, in a small village by the sea, there lived a fisherman. " * 4
     texts = []
     for action in ("save", "restore"):
-        with LeadProcess(demo_pair[0], "-c", "512", "--lookup", "off", "--slot-save-path", tmp_path) as lead:
+        with LeadProcess(demo_pair[1], *CONTEXT, "--lookup", "off", "--slot-save-path", tmp_path) as lead:
             if action == "save":
                 lead.write(begun, 2)
             found = lead.post(f"/slots/0?action={action}", filename="story.kv").json()
@@ -365,12 +306,9 @@ def test_a_conversation_survives_a_restart(demo_pair: tuple[Path, Path], tmp_pat
             answer = lead.post("/v1/completions", prompt=begun + "One day", max_tokens=8, temperature=0).json()
             assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 60
             texts.append(answer["choices"][0]["text"])
-            for name, said in (("none.kv", "No such file"), ("../x", "filename"), ("bad.kv", "or damaged")):
-                (tmp_path / "bad.kv").write_bytes(b"PK" * 50)
-                assert_error(lead.post("/slots/0?action=restore", filename=name), 400, said)
-            assert_error(lead.post("/slots/9?action=erase"), 400, "no slot 9")
-            assert_error(lead.post("/slots/0?action=copy"), 400, "unknown action")
-            assert lead.post("/slots/0?action=erase").json()["n_erased"] > 60
     assert texts[0] == texts[1]
-    with LeadProcess(demo_pair[1], "-c", "512", "--slot-save-path", tmp_path) as lead:
-        assert_error(lead.post("/slots/0?action=restore", filename="story.kv"), 400, "with another model")
+
+
+def test_what_cannot_be_done_with_a_slot(lead: LeadProcess) -> None:
+    for action, said in (("9?action=erase", "no slot 9"), ("0?action=copy", "unknown action")):
+        assert_error(lead.post(f"/slots/{action}"), 400, said)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.bench.contestants import SPECULATIVE, Program, checked, drafting, other_programs
+from duo.bench.contestants import SPECULATIVE, Program, checked, other_programs
 from duo.bench.rounds import Job, ParseError, Run
 from duo.loading import load
 from tests.gguf_files import tiny_llama
@@ -55,14 +55,11 @@ def test_a_failure_an_unknown_format_and_a_short_text_are_errors(name: str) -> N
 
 @pytest.mark.parametrize("name", [COMPLETION, CLI, SPECULATIVE])
 def test_command_lines(name: str) -> None:
-    more = ["-fa", "on", *(drafting(1, 3) if name == SPECULATIVE else ())]
-    command = Program(name, Path("a"), 2, more).command(JOB)
+    command = Program(name, Path("a"), 2, ["-fa", "on", "-md", "{draft}"]).command(JOB)
     assert command[:10] == ["a", "-m", "target.gguf", "-f", "prompt.txt", "-n", "24", "-c", "256", "--temp"]
     assert {"--no-escape", "-fa", "--ignore-eos"} < set(command)
     assert ("-no-cnv" in command) == (name == COMPLETION)
-    wanted = {"--temp": "0", "-t": "2"}
-    if name == SPECULATIVE:
-        wanted |= {"-td": "1", "-md": "draft.gguf", "--spec-draft-n-max": "3", "--spec-draft-p-min": "0"}
+    wanted = {"--temp": "0", "-t": "2", "-md": "draft.gguf"}
     assert {option: command[command.index(option) + 1] for option in wanted} == wanted
 
 
@@ -75,4 +72,7 @@ def test_the_program_that_can_draft_does_so_with_every_limit(tmp_path: Path) -> 
     assert [(c.name, c.threads, c.devices) for c in found] == [(COMPLETION, "1", "CPU"), *drafting]
     commands = [" ".join(c.write.command(JOB)) for c in found]  # type: ignore[attr-defined]
     assert all("-fa off -ctk f16 -ctv f16 -dev none" in command for command in commands)
-    assert ["-devd none -md draft.gguf" in command for command in commands] == [False, True, True]
+    options = "-devd none -md draft.gguf --spec-type draft-simple -td 1 --spec-draft-n-max"
+    assert [f"{options} {k} --spec-draft-p-min 0" in command for k, command in enumerate(commands, 1)] == [
+        False, True, True
+    ]  # fmt: skip

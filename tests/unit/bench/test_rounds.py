@@ -46,7 +46,7 @@ def test_a_file_has_a_prompt_in_each_line() -> None:
 
 
 @dataclass
-class TokenSequence:
+class Asked:
     """Contestants that note what they are asked; "d" fails."""
 
     asked: list[tuple[str, str, int]] = field(default_factory=list)
@@ -68,29 +68,29 @@ class TokenSequence:
 
 
 def test_all_write_once_per_round_in_another_order() -> None:
-    sequence = TokenSequence()
-    sequence.run("abc")
-    assert sequence.asked[:3] == [(name, "three", 16) for name in "abc"], "to warm up"
-    orders = ["".join(name for name, _, _ in sequence.asked[i : i + 3]) for i in (3, 6, 9)]
+    asked = Asked()
+    asked.run("abc")
+    assert asked.asked[:3] == [(name, "three", 16) for name in "abc"], "to warm up"
+    orders = ["".join(name for name, _, _ in asked.asked[i : i + 3]) for i in (3, 6, 9)]
     assert [sorted(order) for order in orders] == [list("abc")] * 3
     assert len(set(orders)) > 1
     assert not all(order in "abcab" for order in orders), "as in a rotation"
     expected = [(name, prompt.text, 64) for prompt, order in zip(PROMPTS, orders, strict=True) for name in order]
-    assert sequence.asked[3:] == expected
-    assert [(s.contestant.mode, s.run.text, s.run.tokens) for s in sequence.samples] == expected
-    assert [sample.i_round for sample in sequence.samples] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert asked.asked[3:] == expected
+    assert [(s.contestant.mode, s.run.text, s.run.tokens) for s in asked.samples] == expected
+    assert [sample.i_round for sample in asked.samples] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_a_failure_is_found_before_anything_is_measured_and_one_that_is_allowed_leaves_the_contestant_out() -> None:
-    sequence = TokenSequence()
+    asked = Asked()
     with pytest.raises(ParseError, match="d exited with 3"):
-        sequence.run("abcd")
-    assert not sequence.samples
-    sequence.asked.clear()
-    sequence.run("abcd", may_fail=True)
-    assert sequence.notes[-1] == "d exited with 3: skipped"
-    assert [name for name, _, _ in sequence.asked].count("d") == 1, "it was not asked again"
-    assert len(sequence.samples) == 9
+        asked.run("abcd")
+    assert not asked.samples
+    asked.asked.clear()
+    asked.run("abcd", may_fail=True)
+    assert asked.notes[-1] == "d exited with 3: skipped"
+    assert [name for name, _, _ in asked.asked].count("d") == 1, "it was not asked again"
+    assert len(asked.samples) == 9
 
 
 def test_a_text_loops_below_thirty_per_cent_distinct_4_grams_that_are_not_in_the_prompt() -> None:

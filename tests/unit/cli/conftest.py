@@ -68,10 +68,5 @@ def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]) -
         both = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * times["draft"]) for split in splits}
         return Measurements(alone, draft, both)
 
-    def branches(self: Meter, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
-        assert split == (1, 1)
-        return {n: (1 + 0.1 * n) * times["draft"] for n in sizes}
-
     monkeypatch.setattr(Meter, "measure", measure)
-    monkeypatch.setattr(Meter, "branches", branches)
     return times

@@ -104,7 +104,7 @@ def test_ctrl_c_inside_the_engine_waits_until_it_is_out(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(engine, method, interrupted)
+            patch.setattr(engine.scheduler, method, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 asked(model, [turn("user", "the cat")])
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -113,7 +113,7 @@ def test_ctrl_c_inside_the_engine_waits_until_it_is_out(
     assert inside
     assert not any(inside)
     assert asked(model, [turn("user", "the dog")])[0].figures[0] == 3
-    assert engine.scheduler.n_requests == 0
+    assert not engine.scheduler.requests
 
 
 def test_a_model_without_a_template_is_refused_in_one_line(tiny: Path) -> None:

@@ -56,4 +56,4 @@ def test_a_draft_that_fails_proves_nothing(tiny: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Drafter, "_reconcile", fail)
     run = duo("check", *models(tiny, tiny), *EXACT)
     assert run.status == 1
-    assert "the draft failed (a wire came loose): nothing can be checked" in run.stderr
+    assert "the draft failed (a wire came loose): nothing can be compared" in run.stderr

@@ -1,4 +1,4 @@
-"""Help texts, as in the golden files (`make docs` writes them), `duo` alone, completion, and docs/configuration.md."""
+"""What the help has of every option, in any width; `duo` alone, completion, and docs/configuration.md."""
 
 import re
 import shlex
@@ -8,9 +8,12 @@ from unittest import mock
 import pytest
 import typer
 
+from duo.cli.app import EPILOG
 from duo.cli.arguments import ArgumentReader
+from duo.cli.commands import COMMANDS
+from duo.cli.commands.options import RunOptions
+from duo.config.option import PANELS, declared
 from tests.command import ROOT, assert_refused
-from tests.golden import HELP, help_text
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, whole_command, with_options
 from tests.unit.cli.runner import duo
 
@@ -19,9 +22,40 @@ VARIABLE = re.compile(r'["$ ](_?(?:DUO|XDG)_[A-Z_]+|NO_COLOR|G?OMP_[A-Z_]+|CUDA_
 INTERNAL = {"DUO_DRAFT_TOKEN"}
 
 
-@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
-def test_the_help_text_is_current(arguments: tuple[str, ...]) -> None:
-    assert HELP[arguments].read_text(encoding="utf-8") == help_text(*arguments)
+COMMAND_HELP = ["--help-all", *(f"{name} --help" for name in COMMANDS)]
+NAME = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+
+
+def shown(arguments: str, columns: int) -> str:
+    """The help in one line, without what draws tables, and brackets as they are shown."""
+    run = duo(*arguments.split(), env={"COLUMNS": str(columns)})
+    assert (run.status, run.stderr) == (0, "")
+    assert max(map(len, run.text.splitlines())) <= columns
+    return " ".join(run.text.replace("│", " ").replace("\\[", "[").split())
+
+
+@pytest.mark.parametrize("arguments", COMMAND_HELP)
+@pytest.mark.parametrize("columns", [60, 80, 2000])
+def test_every_option_is_in_the_help_of_its_command(arguments: str, columns: int) -> None:
+    """With all its names and its description. A table, as in 100 columns or more, is Typer's."""
+    text = shown(arguments, columns)
+    assert shown(arguments, 100)
+    name = arguments.partition(" ")[0]
+    for one in declared(COMMANDS[name].options, name) if name in COMMANDS else declared(RunOptions(), "duo"):
+        assert one.option.help
+        if not one.option.hidden:
+            assert set(NAME.findall(" ".join(one.option.flags))) <= set(NAME.findall(text))
+            assert one.option.help.replace("\\[", "[") in text
+
+
+def test_the_short_help_has_the_main_options_and_all_commands() -> None:
+    text = shown("--help", 80)
+    options = [one.option for one in declared(RunOptions(), "duo") if not one.option.hidden]
+    main = [option for option in options if option.is_main or option.panel == PANELS[0]]
+    assert [option.flag for option in options if option.help in text] == [option.flag for option in main]
+    assert len(main) < len(options) / 2
+    assert all(f" {name} {command.help}" in text for name, command in COMMANDS.items())
+    assert EPILOG in text
 
 
 @pytest.mark.parametrize("arguments", ["-m missing.gguf -p x -h", "--version --help-all", "plan --accept 7 -h"])
@@ -97,15 +131,3 @@ def test_the_document_has_every_option_and_every_environment_variable() -> None:
     read = {name for source in sources for name in VARIABLE.findall(source)}
     assert {"DUO_CONFIG", "DUO_CACHE", "NO_COLOR"} <= read
     assert [name for name in sorted(read - INTERNAL) if f"`{name}`" not in document] == []
-
-
-@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
-@pytest.mark.parametrize("columns", [80, 60])
-def test_the_help_of_a_narrow_terminal_has_whole_names_and_whole_texts(
-    arguments: tuple[str, ...], columns: int
-) -> None:
-    wide, narrow = (duo(*arguments, env={"COLUMNS": str(n)}).text for n in (300, columns))
-    assert max(map(len, narrow.splitlines())) <= columns
-    assert not re.search(r"-[\w-]*…", narrow)
-    names = re.compile(r"(?<![\w-])--?[a-z][\w-]+")
-    assert set(names.findall(wide)) - set(names.findall(narrow)) == set()

@@ -96,16 +96,6 @@ def test_a_run_that_keeps_nothing_creates_no_directory(home: Home, options: list
     assert not home.config.exists()
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b'{"for": 7, "draft": 7}'])
-def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> None:
-    for path in (used.profile, used.of_target):
-        path.write_bytes(content)
-    assert used.run()["alone_ms"]["earlier_runs"] is None, "it began afresh"
-    assert [set(json.loads(path.read_text())) for path in (used.profile, used.of_target)] == [
-        {"for", "draft"}, {"for", "target"},
-    ]  # fmt: skip
-
-
 def test_a_profile_of_an_earlier_version_is_not_misread(used: Home) -> None:
     """Its name is another one, but even under this name it is that of something else."""
     old = {"costs": {"0": [{"target_s": {"1": [9.9, 0.1]}, "draft_s": {"1": [0.1, 0.1]}}, {}]}, "read_s": 0.1}

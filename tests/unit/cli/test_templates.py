@@ -65,36 +65,6 @@ def test_templates_and_variables(model: Path, file: Path, options: str, env: dic
     assert shown(model, *typed, env={name: words.get(value, value) for name, value in env.items()}) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--chat-template chatml", "--chat-template: 'chatml' is not Jinja, and names of templates are not known"),
-        ("--chat-template {%", "--chat-template: the chat template failed"),
-        ("--chat-template-file none.jinja", "none.jinja: No such file"),
-        ("--chat-template {{1}} --chat-template-file x", "--chat-template and --chat-template-file both"),
-        ("--chat-template-kwargs [1]", "'[1]' is not a JSON object"),
-        ("--chat-template-kwargs {", "'{' is not a JSON object"),
-        ('--chat-template-kwargs {"messages":[]}', "--chat-template-kwargs must not have 'messages'"),
-        ("--reasoning-budget 512", "--reasoning must be one of auto, on, off, not '512'"),
-        ("--reasoning maybe", "--reasoning must be one of auto, on, off, not 'maybe'"),
-        ("--reasoning-budget 1", "not '1'"),
-        ("--reasoning-budget-message enough", "--reasoning off leaves it out"),
-    ],
-)
-@pytest.mark.parametrize("command", [[], ["chat"], ["lead"]])
-def test_what_is_refused_before_the_model_is_loaded(
-    tmp_path: Path, command: list[str], options: str, said: str
-) -> None:
-    damaged = tmp_path / "damaged.gguf"  # its head is valid
-    whole = tiny_llama(damaged).read_bytes()
-    damaged.write_bytes(whole[: len(whole) // 2])
-    prompt = [] if command == ["lead"] else ["-p", "a"]
-    run = duo(*command, "-m", damaged, *prompt, *options.split(), *(["--port", "0"] if command == ["lead"] else []))
-    assert run.status in (1, 2)
-    assert said in run.stderr.splitlines()[-1]
-    assert "damaged" not in run.stderr
-
-
 def test_other_commands_have_no_template(model: Path) -> None:
     assert_refused(duo("check", "-m", model, "--chat-template", OWN), "an option of `duo`", status=2)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from duo.cli.commands.plan import render
 from duo.cli.commands.tune import advise, choose
 from duo.diagnose.measure import SIZES, MeasurementError, Meter
-from duo.diagnose.prospects import Measurements, render
+from duo.diagnose.prospects import Measurements
 from tests.command import Run, models
 from tests.unit.cli.runner import duo
 
@@ -29,7 +30,13 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     (line,) = notes(run)
     assert re.fullmatch(r"duo: measuring takes about \d+ s on an idle machine, and at most \d+ s", line)
     measured, predictions, advice = run.text.split("\n\n")
-    for words in ("measured, ms per decode", "target, threads: 1 ", "draft, threads: 1 ", "100 % of the draft's"):
+    for words in (
+        "measured, ms per decode",
+        "target, threads: 1 ",
+        "draft, threads: 1 ",
+        "sequences at once",
+        "100 % of",
+    ):
         assert words in measured
     plain, *_, best = predictions.splitlines()
     assert plain == "plain           10.00 tokens/s   1.00×   the target alone"

@@ -36,7 +36,7 @@ def test_cpu_and_instructions(tmp_path: Path, cpuinfo: str, machine: str, instru
     assert host.memory_total > 1 << 28
 
 
-def test_gpus_of_nvidias_driver_or_program(tmp_path: Path) -> None:
+def test_gpus_of_drivers_of_programs_and_of_systems(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "nvidia-smi"
     write(program, "#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'\nexit 9\n")
     program.chmod(0o755)
@@ -45,18 +45,11 @@ def test_gpus_of_nvidias_driver_or_program(tmp_path: Path) -> None:
     assert read_host(tmp_path).gpus == (Gpu("NVIDIA", "NVIDIA A10"),)
     for bus in ("0000:01:00.0", "0000:02:00.0"):
         write(tmp_path / f"proc/driver/nvidia/gpus/{bus}/information", "Model: \t\t NVIDIA A10\nIRQ: 42\n")
-    assert read_host(tmp_path).gpus[:2] == (Gpu("NVIDIA", "NVIDIA A10"),) * 2
-
-
-def test_gpus_of_other_vendors(tmp_path: Path) -> None:
-    for number, vendor in ((128, "0x1002"), (129, "0x1af4"), (130, "0x8086"), (131, "")):
+    for number, vendor in ((128, "0x1002"), (129, "0x1af4"), (130, "0x8086")):
         write(tmp_path / f"dev/dri/renderD{number}", "")
-        if vendor:
-            write(tmp_path / f"sys/class/drm/renderD{number}/device/vendor", vendor + "\n")
-    assert [gpu.vendor for gpu in read_host(tmp_path).gpus] == ["AMD", "Intel"]
-    other = tmp_path / "mac"
-    assert [gpu.vendor for gpu in read_host(other, "Darwin", "arm64").gpus] == ["Apple"]
-    assert read_host(other, "Darwin", "x86_64").gpus == ()
+        write(tmp_path / f"sys/class/drm/renderD{number}/device/vendor", vendor + "\n")
+    vendors = [gpu.vendor for gpu in read_host(tmp_path, "Darwin", "arm64").gpus]
+    assert vendors == ["NVIDIA", "NVIDIA", "AMD", "Intel", "Apple"]
 
 
 def test_the_rate_of_one_thread_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def on_draft_thread() -> bool:
 
 
 class Clock(threading.local):
-    """Replaces the module `time`; what waits advances it, too."""
+    """Replaces the module `time`."""
 
     now = 0.0
 
@@ -35,9 +35,6 @@ class Clock(threading.local):
         return self.now
 
     process_time = perf_counter
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def count(prefix: Sequence[int]) -> int:
@@ -68,7 +65,6 @@ class Machine:
         }
         for name, value in replaced.items():
             patch.setattr(measure, name, value)
-        patch.setattr(self.stop, "wait", self.clock.wait)
         self.meter = Meter(self.target, self.draft, self._on_progress, self.stop, self.notes.append)
 
     def _on_progress(self, name: str, share: float) -> None:
@@ -123,20 +119,6 @@ def test_each_model_is_timed_alone_on_each_number_of_threads_and_both_concurrent
         assert seconds == pytest.approx(0.0020)
     assert machine.target.threads == {threading.get_ident()}
     assert machine.draft.threads > {threading.get_ident()}
-
-
-def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(machine: Machine) -> None:
-    alone = list[int]()
-
-    def also(model: FakeContext) -> None:
-        if model is machine.draft and not on_draft_thread():
-            alone.append(model.batches[-1])
-
-    machine.also = also
-    assert machine.meter.branches((1, 2), (2, 5, 9)) == approx(draft_s, (2, 5, 9), 2)
-    assert set(alone) == {32}, "only the prompt"
-    assert machine.target.n_past == machine.draft.n_past == 32
-    assert machine.draft.branches == {}
 
 
 @pytest.mark.parametrize(

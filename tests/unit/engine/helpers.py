@@ -11,9 +11,9 @@ import pytest
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.async_draft import CandidateQueue
 from duo.engine.cores import CoresInUse
-from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate
 from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Result, RunningText
 from duo.engine.recorder import Clock, Recorder

@@ -1,14 +1,13 @@
 """Contexts that llama.cpp rejects, whatever the reason: texts go on, and an engine that cannot write says so."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import llama_cpp
 import pytest
 
 from duo import Engine, load
-from duo.engine.model_pair import ModelPair
-from duo.engine.request import generation_config
+from duo.engine.request import Request, generation_config
 from duo.errors import ModelError
 from duo.llama.context import Context
 from duo.server.lead_server import Lead
@@ -36,33 +35,6 @@ def write(engine: Engine, n: int = 20) -> tuple[int, ...]:
 def expected(engine: Engine) -> tuple[int, ...]:
     engine.call(lambda slot: slot.forget())
     return write(engine)
-
-
-def fewer_than_there_are(slot: ModelPair) -> None:
-    assert slot.target_cache is not None
-    context: Any = slot.target_cache.context
-    context._past[0] -= 30
-
-
-def others_than_there_are(slot: ModelPair) -> None:
-    memory = llama_cpp.llama_get_memory(slot._contexts[0].pointer)
-    llama_cpp.llama_memory_seq_add(memory, 0, 0, -1, 7)
-
-
-def none_of_those_there_are(slot: ModelPair) -> None:
-    others_than_there_are(slot)
-    slot._contexts[0]._past[0] = 0
-
-
-@pytest.mark.parametrize("spoil", [fewer_than_there_are, others_than_there_are, none_of_those_there_are])
-def test_a_context_that_holds_something_else_is_cleared(
-    engine: Engine, expected: tuple[int, ...], spoil: Callable[[ModelPair], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    engine.call(spoil)
-    assert write(engine) == expected
-    caplog.clear()
-    assert write(engine) == expected
-    assert not caplog.records
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, engine: Engine, first: int, n: int) -> None:
@@ -95,7 +67,7 @@ def test_a_failure_in_the_middle_of_a_prompt_that_is_scored(
     expected = engine.score(TEXT, 2)
     engine.call(lambda slot: slot.forget())
     failing(monkeypatch, engine, first, 1)
-    stream = engine.start(TEXT, generation_config(max_tokens=3, logprobs=2, ignore_eos=True), scores=True)
+    stream = engine.start(Request(TEXT, generation_config(max_tokens=3, logprobs=2, ignore_eos=True), scored=[]))
     stream.completion()
     assert tuple(stream.request.scored or ()) == expected
     monkeypatch.undo()
@@ -134,12 +106,3 @@ def test_an_engine_that_cannot_write_says_so_and_tries_new_contexts(
     assert engine.slot.n_ctx == n_ctx
     assert client.get("/health").status_code == 200
     lead.close()
-
-
-def test_a_command_says_one_line(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    failing(monkeypatch, engine, 1, 2)
-    with pytest.raises(ModelError):
-        write(engine)
-    assert not caplog.records

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter
+from duo.engine.kv_store import Cache
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.engine.decoder import Cache
 from duo.engine.drafter import DraftUpdate
+from duo.engine.kv_store import Cache
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.speculation.modes import Schedule

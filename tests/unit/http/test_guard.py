@@ -36,12 +36,13 @@ def status(
     return int(answer.status_code)
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::2]", "", "localhost@evil", "x" * 5000]
-)
-def test_other_names_are_refused(host: str) -> None:
+# tests/attacks/test_access.py has many more names, origins and keys that are refused.
+
+
+def test_other_names_are_refused() -> None:
     """A page may let its own name point to this machine: DNS rebinding."""
-    assert {status(path, hosts=LOCAL, host=host) for path in ("/", "/health", ROUTE)} == {403}
+    for host in ("evil.example", "localhost.evil", ""):
+        assert {status(path, hosts=LOCAL, host=host) for path in ("/", "/health", ROUTE)} == {403}
 
 
 @pytest.mark.parametrize(
@@ -62,15 +63,11 @@ def test_which_names_an_address_has(host: str, more: list[str], names: set[str] 
     assert not more or status(hosts=allowed_hosts(host, more), host="BOX:8080") == 200
 
 
-@pytest.mark.parametrize(
-    "origin",
-    ["https://evil.example", "null", "http://localhost.evil", "https://chat.example.evil", "http://chat.example", "x",
-     "http://[", "http://[::1", "//[x]"],
-)  # fmt: skip
-def test_other_origins_are_refused(origin: str) -> None:
-    assert status(origins=CHAT, origin=origin) == status(method="POST", origin=origin) == 403
-    assert status("/", origin=origin, sec_fetch_mode="navigate") == 403
-    assert status(origins=frozenset({"*"}), origin=origin) == 200
+def test_other_origins_are_refused() -> None:
+    for origin in ("https://evil.example", "null", "https://chat.example.evil"):
+        assert status(origins=CHAT, origin=origin) == status(method="POST", origin=origin) == 403
+        assert status("/", origin=origin, sec_fetch_mode="navigate") == 403
+        assert status(origins=frozenset({"*"}), origin=origin) == 200
 
 
 def test_what_a_browser_sends_for_another_site_is_refused_without_an_origin_too() -> None:
@@ -92,23 +89,13 @@ def test_a_websocket_that_is_refused_is_closed_before_it_is_accepted() -> None:
     assert refused.value.code == 1008
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_each_key_passes_in_either_header(key: str) -> None:
-    assert status(keys=KEYS, authorization=f"Bearer {key}") == status(keys=KEYS, x_api_key=key) == 200
-    assert status(keys=KEYS, authorization=f"bearer  {key}") == 200
+def test_each_key_passes_in_either_header() -> None:
+    for key in KEYS:
+        assert status(keys=KEYS, authorization=f"Bearer {key}") == status(keys=KEYS, x_api_key=key) == 200
+        assert status(keys=KEYS, authorization=f"bearer  {key}") == 200
 
 
-WRONG_KEYS: list[dict[str, Any]] = [
-    *({"authorization": value} for value in (
-        "", "Bearer", "Bearer sk-on", "Bearer sk-onex", "Bearer SK-ONE", "Bearer sk-one,sk-two", "Basic sk-one",
-        "sk-one", "Bearer " + "x" * 10_000,
-    )),
-    {}, {"x_api_key": ""}, {"x_api_key": "sk-none"}, {"x_api_key": "sk-one", "authorization": "Bearer sk-none"},
-    {"cookie": "key=sk-one"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("headers", WRONG_KEYS, ids=lambda headers: str(headers)[:40])
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer sk-on"}, {"x_api_key": "sk-none"}], ids=str)
 def test_a_missing_or_wrong_key_is_refused(headers: dict[str, Any]) -> None:
     closed = [(path, "GET") for path in ("/metrics", "/nowhere", "/health/", "/v1/draft/", "/page")]
     closed += [("/", "POST"), ("/page/a.js", "PUT")]

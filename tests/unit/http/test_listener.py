@@ -84,12 +84,9 @@ def test_a_message_that_is_too_long_is_not_read_to_its_end(stage: Stage, name: s
     ("left", "aborted"), [([100, 90, 10], False), ([100, 100], True), ([100, 90, 95], True)], ids=str
 )
 def test_a_client_is_disconnected_if_it_reads_nothing_for_a_while(left: list[int], aborted: bool) -> None:
-    connection = Connection()
-    connection.config, connection.loop, connection.transport = Mock(limits=DEFAULT_LIMITS), Mock(), Mock()
-    connection.transport.get_write_buffer_size.side_effect = left
-    connection.pause_writing()
-    for _ in left[1:]:
-        delay_s, again, *arguments = connection.loop.call_later.call_args.args
-        assert delay_s == DEFAULT_LIMITS.read_s
-        again(*arguments)
+    connection, read_s = Connection(), DEFAULT_LIMITS.read_s
+    connection.config, connection.transport = Mock(limits=DEFAULT_LIMITS), Mock()
+    connection.transport.get_write_buffer_size.side_effect = [0, *left]
+    for i in range(len(left) + 1):
+        connection.check(i * (read_s + 0.1))
     assert connection.transport.abort.called is aborted

@@ -38,15 +38,11 @@ def refusal(changed: Writable, path: Path) -> str:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("qwen35.full_attention_interval", 0),
-        ("qwen35.ssm.group_count", 0),
-        ("llama.rope.dimension_count", 0),
-        ("llama.attention.sliding_window", 2**31),
-        ("llama.context_length", 2**31),
-        ("phimoe.attention.head_count", 0),
-        ("glm4moe.expert_count", 0),
+        ("qwen35.full_attention_interval", 0), ("qwen35.ssm.group_count", 0), ("llama.rope.dimension_count", 0),
+        ("llama.attention.sliding_window", 2**31), ("llama.context_length", 2**31),
+        ("phimoe.attention.head_count", 0), ("glm4moe.expert_count", 0),
     ],
-)
+)  # fmt: skip
 def test_values_that_llama_cpp_divides_by_or_allocates(path: Path, key: str, value: int) -> None:
     changed = head(path, key.partition(".")[0]).set(key, value)
     assert refusal(changed, path) == f"{key} is {value}: the file is damaged"
@@ -139,9 +135,9 @@ def test_formats_and_kinds(path: Path) -> None:
     for number, name in names.items():
         found = GgufHeader(written(path, general__file_type=number, general__name=b"A name"))
         assert (found.text("general.name"), found.quantisation.split(" ")[0]) == ("A name", name)
-    for values, reason in (
-        ({"general__type": b"mmproj"}, "not a text model"),
-        ({"llama__pooling_type": 1}, "an encoder"),
-    ):
+    others: dict[str, dict[str, object]] = {
+        "not a text model": {"general__type": b"mmproj"}, "an encoder": {"llama__pooling_type": 1}
+    }  # fmt: skip
+    for reason, values in others.items():
         with pytest.raises(NoTextModelError, match=reason):
             check_text_model(GgufHeader(written(path, **values)))

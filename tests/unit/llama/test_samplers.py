@@ -29,12 +29,9 @@ def apply(sampler: Any, logits: Logits) -> tuple[TokenIds, Logits]:
 
 
 CASES = {
-    "top_k": (0, 1, 40),
-    "top_p": (0.0, 0.3, 0.95, 1.0),
-    "min_p": (0.0, 0.05, 0.5, 1.0),
-    "typical": (0.2, 0.9, 1.0),
+    "top_k": (0, 1, 40), "top_p": (0.0, 0.3, 0.95, 1.0), "min_p": (0.0, 0.05, 0.5, 1.0), "typical": (0.2, 0.9, 1.0),
     "temp": (0.7,),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CASES.items() for value in values])

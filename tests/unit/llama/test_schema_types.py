@@ -79,22 +79,12 @@ def test_a_whole_number_may_have_a_point(keyword: str) -> None:
 
 # Beside them, the same keywords say something.
 ASSERTIONS: tuple[dict[str, Any], ...] = (
-    {"propertyNames": {"enum": ["a"]}},
-    {"propertyNames": 1},
-    {"type": "array", "uniqueItems": True},
-    {"uniqueItems": 0},
-    {"not": {"type": "string"}},
-    {"if": {"type": "null"}, "then": False},
-    {"contains": {"type": "null"}},
-    {"contains": {"type": "null"}, "minContains": 0, "maxContains": 0},
-    {"dependentRequired": {"a": ["b"]}},
-    {"unevaluatedItems": False},
-    {"const": None},
-    {"format": "date"},
-    {"format": 5},
-    {"minLength": 1},
-    {"minLength": False},
-)
+    {"propertyNames": {"enum": ["a"]}}, {"propertyNames": 1}, {"type": "array", "uniqueItems": True},
+    {"uniqueItems": 0}, {"not": {"type": "string"}}, {"if": {"type": "null"}, "then": False},
+    {"contains": {"type": "null"}}, {"contains": {"type": "null"}, "minContains": 0, "maxContains": 0},
+    {"dependentRequired": {"a": ["b"]}}, {"unevaluatedItems": False}, {"const": None}, {"format": "date"},
+    {"format": 5}, {"minLength": 1}, {"minLength": False},
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("schema", ASSERTIONS, ids=str)
@@ -186,11 +176,7 @@ INVALID = {
 
 @pytest.mark.parametrize("name", VALID)
 def test_formats(model: Model, name: str) -> None:
-    kinds: tuple[dict[str, Any], ...] = (
-        {"type": "string"},
-        {"type": ["string", "null"], "allOf": [{"minLength": 3}]},
-        {},
-    )
+    kinds: list[dict[str, Any]] = [{"type": "string"}, {"type": ["string", "null"], "allOf": [{"minLength": 3}]}, {}]
     for schema in kinds:
         assert all(takes(model, schema | {"format": name}, text) for text in VALID[name])
         assert not any(takes(model, schema | {"format": name}, text) for text in INVALID[name])

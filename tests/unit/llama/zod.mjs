@@ -91,5 +91,5 @@ const types = {
   alias: z.object({ from: z.string(), "to address": z.string() }),
 };
 const { version } = JSON.parse(readFileSync(new URL("./node_modules/zod/package.json", import.meta.url)));
-const schemas = Object.fromEntries(Object.entries(types).map(([name, type]) => [name, z.toJSONSchema(type)]));
-console.log(JSON.stringify({ zod: version, schemas }, null, 1));
+const schemas = Object.entries(types).map(([name, type]) => `"${name}":${JSON.stringify(z.toJSONSchema(type))}`);
+console.log(`{"zod":"${version}","schemas":{\n${schemas.join(",\n")}\n}}`);

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duo.models import draft_files
-from duo.models.draft_files import FAMILIES, family_of, find_candidates, find_models, hub_name
+from duo.models.draft_files import FAMILIES, family_of, find_candidates, hub_name
 from tests.command import ROOT
 
 
@@ -46,16 +46,6 @@ def test_what_is_given_comes_first_and_in_folders_the_smallest_but_never_the_tar
         "more/below/small.gguf", "more/large.gguf", "b.gguf", "missing.gguf", "loop.gguf", "cache/demo/demo.gguf",
         "hub/models--a--b/snapshots/1/x.gguf",
     ]  # fmt: skip
-
-
-def test_all_models_in_the_caches_and_in_what_is_given(tmp_path: Path, put: Callable[[str, int], Path]) -> None:
-    cached, given = put("cache/a.gguf", 5000), put("mine/below/b.gguf", 10)
-    split = put("hub/models--a--b/snapshots/1/c-00001-of-00002.gguf", 70)
-    put("hub/models--a--b/snapshots/1/c-00002-of-00002.gguf", 70)
-    (tmp_path / "mine" / "link.gguf").symlink_to(cached)
-    assert {path.resolve() for path in find_models()} == {cached, split}
-    found = [path.resolve() for path in find_models([tmp_path / "mine", tmp_path / "target.gguf"])]
-    assert sorted(found) == sorted([cached, given, split, tmp_path / "target.gguf"]), "each file once"
 
 
 def test_the_name_of_a_file_from_hugging_face(tmp_path: Path) -> None:

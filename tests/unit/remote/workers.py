@@ -60,8 +60,10 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.finish()
-        self._listener.close()
+        try:
+            self.finish()
+        finally:
+            self._listener.close()  # or its thread would outlive a test that fails
 
     def worker(self) -> ScriptedWorker:
         return ScriptedWorker(self.port)

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from duo.engine.engine import Engine
+from duo.llama.chat_template import ChatTemplate
 from duo.server.lead_server import Lead
 from tests.scripted import ScriptedSlot, scripted_engine
 
@@ -29,6 +30,16 @@ def slot(engine: Engine) -> ScriptedSlot:
     slot: Any = engine.slot
     assert isinstance(slot, ScriptedSlot)
     return slot
+
+
+@pytest.fixture
+def use(slot: ScriptedSlot) -> Callable[[str], None]:
+    """Gives the model another chat template."""
+
+    def use(source: str) -> None:
+        slot.target.chat_template = slot.target.tool_template = ChatTemplate(source)
+
+    return use
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
 FUNCTION = {"name": "now", "arguments": '{"a": 1}'}
 
 
-# tests/unit/server/test_parts.py has what is a thought or a call.
+# tests/unit/chat/test_parser.py has what is a thought or a call.
 @pytest.mark.parametrize(
     ("fields", "text", "message", "reason"),
     [

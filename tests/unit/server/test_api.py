@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from duo.chat.conversation import MAX_OPTIONS
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.llama.grammar import schema_grammar
-from duo.server.conversation import MAX_OPTIONS
 from duo.server.lead_server import Lead
 from tests.scripted import BOS, N_CTX, N_VOCAB, ScriptedModel, ScriptedSlot, tokens_of
 from tests.serving import assert_error

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duo.llama.chat_template import ChatTemplate
 from tests.scripted import FIRST_BYTE, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.conftest import CHAT
@@ -31,15 +30,9 @@ F = {"function": {"name": "now", "arguments": "{}"}}
 
 
 @pytest.fixture(autouse=True)
-def template(slot: ScriptedSlot) -> Callable[[str], None]:
-    """Gives the model another template."""
-
-    def use(source: str) -> None:
-        slot.target.chat_template = slot.target.tool_template = ChatTemplate(source)
-
+def template(slot: ScriptedSlot, use: Callable[[str], None]) -> None:
     use(SOURCE)
     slot.text = " in France."
-    return use
 
 
 def prompt_of(slot: ScriptedSlot) -> str:
@@ -137,15 +130,15 @@ def test_what_cannot_be_continued(client: TestClient, fields: dict[str, Any], sa
     assert_error(client.post(CHAT, json={"messages": [ASKED, BEGUN], **fields}), 400, said)
 
 
-def test_what_messages_cannot_continue(client: TestClient, template: Callable[[str], None]) -> None:
-    use = {"type": "tool_use", "id": "1", "name": "now", "input": {}}
-    asked = {"messages": [ASKED, {"role": "assistant", "content": [use]}], "max_tokens": 9}
+def test_what_messages_cannot_continue(client: TestClient, use: Callable[[str], None]) -> None:
+    call = {"type": "tool_use", "id": "1", "name": "now", "input": {}}
+    asked = {"messages": [ASKED, {"role": "assistant", "content": [call]}], "max_tokens": 9}
     assert "send their results" in client.post(MESSAGES, json=asked).json()["error"]["message"]
     thinking = {"messages": [ASKED, BEGUN], "thinking": {"type": "enabled", "budget_tokens": 1024}}
     assert "turn thinking off" in client.post(MESSAGES, json=thinking).json()["error"]["message"]
     for counted in (asked, thinking):  # some clients count parts of a conversation
         assert client.post(COUNT, json=counted).json()["input_tokens"] > 20
-    template("{{ messages[0].content }}")
+    use("{{ messages[0].content }}")
     said = client.post(MESSAGES, json={"messages": [ASKED, BEGUN]}).json()["error"]["message"]
     assert "the chat template leaves out the content that is to be continued" in said
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duo.llama.chat_template import ChatTemplate
 from tests.chat_templates import HERMES, OTHER, PLAIN
 from tests.scripted import ScriptedSlot
 from tests.serving import assert_error
@@ -15,16 +14,6 @@ from tests.unit.server.conftest import ASKED, CHAT, answer_of
 APPLY = "/apply-template"
 NOW = {"type": "function", "function": {"name": "now"}}
 SHOWS = "{{ messages | tojson }}{{ tools | tojson if tools }}{{ extra }}"
-
-
-@pytest.fixture
-def use(slot: ScriptedSlot) -> Callable[[str], None]:
-    """Gives the model another template."""
-
-    def use(source: str) -> None:
-        slot.target.chat_template = slot.target.tool_template = ChatTemplate(source)
-
-    return use
 
 
 def test_messages_for_the_template(client: TestClient, use: Callable[[str], None]) -> None:

@@ -126,13 +126,13 @@ def test_other_clients_have_their_turns_between_choices(make_lead: Callable[...,
         def ask(**fields: Any) -> int:
             return httpx.post(lead.url + COMPLETIONS, json=ASKED | fields, timeout=PATIENCE_S).status_code
 
-        several = pool.submit(ask, n=3, max_tokens=1)
+        several = pool.submit(ask, prompt="other", n=3, max_tokens=1)
         wait_until(lambda: lead.n_texts == 1)
-        other = pool.submit(ask, prompt="other", max_tokens=1)
+        other = pool.submit(ask, max_tokens=1)  # for less: its turn is before the next choice
         wait_until(lambda: lead.n_texts == 2)
         slot.go_on()
         assert (several.result(), other.result()) == (200, 200)
-    assert [len(request.prompt) for request in slot.requests] == [2, 6, 2, 2]
+    assert [len(request.prompt) for request in slot.requests] == [6, 2, 6, 6]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -11,9 +11,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from duo.llama.chat_template import ChatTemplate
-from duo.server.api_error import WARNING_HEADER
 from duo.server.lead_server import Lead
+from duo.server.requests import WARNING_HEADER
 from tests.chat_templates import HERMES
 from tests.scripted import TEXT, ScriptedSlot
 from tests.serving import assert_error
@@ -25,14 +24,6 @@ CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.txt"}}\n</tool_ca
 THOUGHT = "<think>\nLet me see.\n</think>\n\n"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400}
-
-
-@pytest.fixture
-def use(slot: ScriptedSlot) -> Callable[[str], None]:
-    def use(source: str) -> None:
-        slot.target.chat_template = slot.target.tool_template = ChatTemplate(source)
-
-    return use
 
 
 def events_of(client: TestClient, path: str, **fields: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -13,7 +13,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from starlette.testclient import TestClient
 
 from duo.llama.chat_template import ChatTemplate
-from duo.server.api_error import WARNING_HEADER
+from duo.server.requests import WARNING_HEADER
 from tests.chat_templates import HERMES
 from tests.command import ROOT
 from tests.scripted import ScriptedSlot

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from duo.errors import DecodeError, UsageError
-from duo.server import endpoints, parse_request
+from duo.server import lead_server, requests
 from duo.server.lead_server import Lead
 from tests.scripted import N_STEP, TEXT, ScriptedModel, ScriptedSlot
 from tests.serving import PATIENCE_S, assert_error, wait_until
@@ -60,9 +60,9 @@ def test_others_are_answered_while_slow_requests_wait_and_few_do(
     make_lead: Callable[..., Lead], slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long texts and schemas wait for one another, however they end."""
-    work = parse_request.RequestWork()
-    monkeypatch.setattr(endpoints, "RequestWork", lambda: work)
-    monkeypatch.setattr(parse_request, "MAX_SLOW", 4)
+    work = requests.RequestWork()
+    monkeypatch.setattr(lead_server, "RequestWork", lambda: work)
+    monkeypatch.setattr(requests, "MAX_SLOW", 4)
     slot.n_ctx = 2**20
     long, gate, begun = "a" * 100_000, threading.Event(), list[str]()
     tokenize = ScriptedModel.tokenize
@@ -89,7 +89,7 @@ def test_others_are_answered_while_slow_requests_wait_and_few_do(
         for n in (1, 5):
             gate.clear()
             statuses = [pool.submit(status, path, **fields) for path, fields in slow]
-            wait_until(lambda n=n: len(begun) == n and work._n_slow == 4)  # type: ignore[misc]
+            wait_until(lambda n=n: len(begun) == n and work.n_slow == 4)  # type: ignore[misc]
             assert (status(prompt="a"), status(prompt="a", json_schema={})) == (200, 503)
             assert len(begun) == n
             gate.set()

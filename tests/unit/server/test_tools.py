@@ -11,14 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from duo.chat.conversation import Function
+from duo.chat.prompt import Calls
 from duo.config import ModelConfig
-from duo.errors import UsageError
+from duo.errors import ApiError, UsageError
 from duo.llama.grammar import Grammar, schema_grammar, until
 from duo.llama.model import Model
 from duo.server.api import ChatBody, Tool
-from duo.server.api_error import ApiError
-from duo.server.chat_prompt import Calls
-from duo.server.conversation import Function
 from tests.gguf_files import tiny_llama
 
 WEATHER = {

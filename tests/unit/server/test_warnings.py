@@ -10,9 +10,8 @@ from openai.types.chat import completion_create_params as chats
 from starlette.testclient import TestClient
 
 from duo.server.api import ChatBody, CompletionBody, TextBody
-from duo.server.api_error import WARNING_HEADER
 from duo.server.messages_api import MessagesBody
-from duo.server.parse_request import misspelt
+from duo.server.requests import WARNING_HEADER, misspelt
 from duo.server.responses_api import ResponsesBody
 from tests.serving import assert_error
 from tests.unit.server.conftest import ASKED

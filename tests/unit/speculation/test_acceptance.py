@@ -44,7 +44,7 @@ def test_another_run_begins_with_the_learned_acceptance_as_that_of_12_candidates
     assert restored.probabilities() == pytest.approx(calibration.probabilities())
     assert restored.ranks == pytest.approx(calibration.ranks)
     assert np.asarray(restored.chances(0.5)) == pytest.approx(np.asarray(calibration.chances(0.5)))
-    assert (restored.mean, restored.n_scored) == (calibration.mean, DEFAULT.texts)
+    assert (restored.mean, restored.n_scored) == (calibration.mean, DEFAULT.horizon)
     assert restored.sd == pytest.approx(math.sqrt(restored.mean * (1 - restored.mean) / 12))
     assert learn(restored, 1.0, 12).mean == pytest.approx((1 + calibration.mean) / 2)
 

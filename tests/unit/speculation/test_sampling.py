@@ -1,3 +1,5 @@
+"""Filters, noise, and what is chosen. tests/unit/llama/test_samplers.py compares every filter with llama.cpp's."""
+
 import math
 from dataclasses import replace
 
@@ -5,8 +7,11 @@ import numpy as np
 import pytest
 
 from duo.config import SamplingConfig
+from duo.speculation import filters
+from duo.speculation.noise import Purpose, gumbel, uniform, uniforms
 from duo.speculation.sampling import Coupled, Greedy, confidence, logprobs, softmax
 from duo.speculation.verify import DraftSampler
+from tests.goodness import chi_square
 
 OPEN = SamplingConfig(temp=1.0, top_k=0, top_p=1.0, min_p=0.0)
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -1.0, -3.0], np.float32)
@@ -79,3 +84,59 @@ def test_of_equal_logprobs_the_lowest_ids_come_first_and_excluded_tokens_are_not
     assert [token for token, _ in logprobs(row, [4], 4)[0].top] == [1, 3, 4, 0]
     (found,) = logprobs(np.array([[-np.inf, 9e4, -np.inf, 9e4]], np.float32), [0], 4)
     assert (found.logprob, found.top) == (-math.inf, ((1, -math.log(2)), (3, -math.log(2))))
+
+
+# Filters
+
+
+@pytest.mark.parametrize("k", [1, 5, 40, 400])
+def test_top_k_of_a_large_vocabulary_agrees_with_a_full_sort(k: int) -> None:
+    """Where only the maxima of blocks are sorted: with ties at the edge, and the last block incomplete."""
+    for seed in range(5):
+        logits = np.random.default_rng(seed).integers(-400, 400, 128_256 + seed).astype(np.float32)
+        ids, left = filters.top_k(np.arange(len(logits)), logits, k)
+        assert ids.tolist() == sorted(np.argsort(-logits, kind="stable")[:k].tolist())
+        assert (left == logits[ids]).all()
+
+
+def test_bias_and_penalties_apply_to_the_tokens_that_are_left() -> None:
+    ids, logits = np.array([2, 5, 8]), np.array([4.0, -4.0, 1.0])
+    biased = filters.bias(ids, logits, [(5, 10.0), (3, 1.0), (99, 1.0), (2, -np.inf)])
+    penalised = filters.penalties(ids, logits, [5, 2, 2, 7, 99], repeat=2.0, frequency=0.5, presence=0.25)
+    assert biased[1].tolist() == [-np.inf, 6.0, 1.0]
+    assert penalised[1].tolist() == [4 / 2 - 2 * 0.5 - 0.25, -4 * 2 - 0.5 - 0.25, 1.0]
+    assert ids.tolist() == biased[0].tolist() == penalised[0].tolist() == [2, 5, 8]
+    assert logits.tolist() == [4.0, -4.0, 1.0]
+
+
+# Noise
+
+IDS = np.arange(200_000)
+LIMIT = 1e-4  # of a p-value
+
+
+def test_noise_is_a_function_of_seed_purpose_position_and_token() -> None:
+    """Another function would change every text that was ever written with a seed."""
+    some = np.array([0, 1, 49_151])
+    assert uniforms(42, Purpose.OWN, 7, some).tolist() == [0.21707728872515164, 0.9396906519955153, 0.04203083003603891]
+    assert (uniforms(1, Purpose.OWN, 5, some) == uniforms(1, Purpose.OWN, 5, IDS)[some]).all()
+    assert uniform(1, Purpose.COIN, 5) == uniforms(1, Purpose.COIN, 5, np.array([0]))[0]
+
+
+@pytest.mark.parametrize("other", [(2, Purpose.OWN, 5), (1, Purpose.DRAFT, 5), (1, Purpose.OWN, 6)])
+def test_noise_of_another_seed_purpose_or_position_is_independent(other: tuple[int, Purpose, int]) -> None:
+    """Pairs are uniform in a grid of squares, also shifted against each other."""
+    first, second = uniforms(1, Purpose.OWN, 5, IDS), uniforms(*other, IDS)
+    for shift in (0, 1, 2):
+        cells = (first * 20).astype(int) * 20 + (np.roll(second, shift) * 20).astype(int)
+        assert chi_square(np.bincount(cells, minlength=400), np.full(400, 1 / 400)) > LIMIT
+
+
+def test_noise_is_uniform_and_gumbel_noise_has_the_moments_of_gumbel() -> None:
+    numbers = uniforms(9, Purpose.OWN, 1, IDS)
+    assert 0 < numbers.min() < 1e-4 < 1 - 1e-4 < numbers.max() < 1
+    assert chi_square(np.bincount((numbers * 1000).astype(int), minlength=1000), np.full(1000, 1e-3)) > LIMIT
+    assert len(np.unique(numbers)) == len(IDS), "53 bits"
+    noise = gumbel(9, Purpose.OWN, 1, IDS)
+    assert noise.mean() == pytest.approx(0.5772, abs=0.01)
+    assert noise.var() == pytest.approx(np.pi**2 / 6, rel=0.02)

@@ -44,11 +44,7 @@ def test_what_fits_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("free", "total", "n_ctx", "n_offloaded", "fits"),
-    [
-        (5, 100, 2048, 2, True),
-        (5, 100, 2048, 3, False),
-        (0, 0, 1024, 4, True),  # nor anything else
-    ],
+    [(5, 100, 2048, 2, True), (5, 100, 2048, 3, False), (0, 0, 1024, 4, True)],  # nor where nothing is reported
 )
 def test_only_the_layers_on_the_device_count(free: int, total: int, n_ctx: int, n_offloaded: int, fits: bool) -> None:
     with nullcontext() if fits else pytest.raises(MemoryLimitError):
@@ -78,11 +74,8 @@ def test_what_loaded_models_hold_is_not_free(tmp_path: Path, monkeypatch: pytest
 def test_a_plan_says_once_which_hosts_report_all_as_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cards = [
-        Device("RPC0", "host:1", "RPC", 1),
-        Device("RPC1", "host:2", "RPC", 2),
-        Device("Vulkan0", "card", "GPU", 3),
-    ]
+    places = (("RPC0", "host:1", "RPC"), ("RPC1", "host:2", "RPC"), ("Vulkan0", "card", "GPU"))
+    cards = [Device(*place, i) for i, place in enumerate(places)]
     monkeypatch.setattr(Device, "reported", property(lambda self: (8 * 2**30, (8 + (self.name == "RPC1")) * 2**30)))
     monkeypatch.setattr(fitting, "devices_for", lambda _: cards)
     caplog.set_level("INFO", "duo.models")

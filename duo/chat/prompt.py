@@ -2,26 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
+from duo.chat.conversation import Conversation, Function
+from duo.chat.parser import AnswerFormat
 from duo.engine.engine import Engine
+from duo.errors import ApiError
 from duo.llama.chat_template import CALL, END_OF_CALL, RESERVED, THOUGHTS, ChatTemplate, Thought, begun
 from duo.llama.grammar import pattern, schemas_grammar, until
-from duo.server.api_error import ApiError
-from duo.server.conversation import Conversation, Function
-from duo.server.parse_request import check_text
+from duo.llama.model import Model
 
+LARGE = 2**14  # bytes whose processing may take longer than a few milliseconds
+_MAX_TEXT = 2**20  # bytes that are tokenised for one request, or
+_MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
+_BYTES_PER_TOKEN = 4  # of usual texts
+# llama.cpp's SentencePiece copies all tokens so far for each character that the vocabulary does not have: 2 s.
+_MAX_COPIES = 2**36
 _PARAMETERS = "the parameters of the tools"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """The prompt of a chat. `thinks`: whether it ends inside a thought; None: the model is not known to think."""
+class ChatPrompt(NamedTuple):
+    """The prompt of a chat, and what its answer may have."""
 
     text: str
-    thinks: bool | None = None
-    thought: Thought = THOUGHTS[0]
+    format: AnswerFormat = AnswerFormat()
     calls: "Calls | None" = None  # None: the answer has none
     is_begun: bool = False  # whether its last message is the beginning of the answer
 
@@ -50,11 +56,12 @@ class ChatPrompt:
             _check_begun(conversation, field, template.thought)
         prompt = template.render(messages, tools, {"add_generation_prompt": conversation.opens, **variables}, field)
         check_text(prompt, model, n_ctx)
-        thought = template.thought
-        thinks = prompt.rstrip().endswith(thought.begin) if thought is not None else None
-        if thinks is not None and field and messages[-1].get(field):
-            thinks = True if field == "reasoning_content" else None  # a begun content has no room for one
-        return cls(prompt, thinks, thought or THOUGHTS[0], calls, bool(field))
+        has_tools, shows_tags = calls is not None, conversation.shows_tags
+        form = AnswerFormat.after(prompt, template.thought, has_tools=has_tools, shows_tags=shows_tags)
+        if form.thinks is not None and field and messages[-1].get(field):
+            # A content that is begun has no room for a thought.
+            form = form._replace(thinks=True if field == "reasoning_content" else None)
+        return cls(prompt, form, calls, bool(field))
 
 
 def _check_begun(conversation: Conversation, field: str, thought: Thought | None) -> None:
@@ -138,3 +145,22 @@ class Calls:
             rules += ["PLAIN_CALL: CALL & PLAIN", "PLAIN_TEXT: NO_CALL & PLAIN"]
             first = f'PLAIN_CALL called | PLAIN_TEXT | "{thought.begin}" thought'
         return schemas_grammar(schemas, _PARAMETERS, [f"start: {first}", *rules], n_lenient=len(functions))
+
+
+def too_long(n_tokens: int, n_ctx: int, about: str = "") -> ApiError:
+    """The error for a prompt that leaves no room for a token, in the words that clients know: they shorten the chat."""
+    message = f"prompt is too long: {about}{n_tokens} tokens > {min(n_ctx, n_tokens - 1)} maximum."
+    return ApiError(400, f"{message} This model's maximum context length is {n_ctx} tokens", "context_length_exceeded")
+
+
+def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True, is_json: bool = False) -> None:
+    """Raise ApiError if `text` takes too long to tokenise, or is a prompt, or its JSON, that cannot fit `n_ctx`."""
+    n_bytes = len(text.encode("utf-8", "replace"))
+    most = max(_MAX_TEXT, _MAX_PER_TOKEN * n_ctx)
+    if is_prompt and n_bytes > (most if is_json else min(most, n_ctx * model.longest_token)):
+        raise too_long(max(n_ctx + 1, n_bytes // _BYTES_PER_TOKEN), n_ctx, "about ")
+    if n_bytes > most:
+        raise ApiError(400, f"the text has {n_bytes} bytes: at most {most} can be tokenised in one request")
+    if n_bytes > LARGE and (n_unknown := model.n_unknown(text)) * n_bytes > _MAX_COPIES:
+        message = f"{n_unknown} characters of the text are not in the vocabulary: a text of {n_bytes} bytes may have"
+        raise ApiError(400, f"{message} at most {_MAX_COPIES // n_bytes} of them")

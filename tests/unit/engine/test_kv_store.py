@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.config import LARGE_BATCH
-from duo.engine.decoder import Cache, kept_exactly
+from duo.engine.kv_store import Cache, kept_exactly
 from duo.speculation.types import TokenLogprobs
 from tests.fakes import FakeContext
 

@@ -91,13 +91,11 @@ def test_layers_by_the_names_of_tensors(tmp_path: Path, n_layer: int, layers: tu
     [
         ({"head_count": "many", "head_count_kv": ["a", "b"], "key_length": 3.5, "value_length": -7}, ((0, 0),) * 2),
         ({"head_count": 4, "key_length": 20, "value_length": -7}, ((80, 64),) * 2),
-        (
-            {"head_count": 16, "head_count_kv": 1, "key_length": 576, "value_length": 512, "key_length_mla": 192},
-            ((576, 0),) * 2,
-        ),
+        ({"head_count": 16, "head_count_kv": 1, "key_length": 576, "value_length": 512, "key_length_mla": 192},
+         ((576, 0),) * 2),
     ],
     ids=["wrong types", "equal heads", "latent attention"],
-)
+)  # fmt: skip
 def test_cache_widths_from_the_metadata(
     tmp_path: Path, facts: dict[str, Any], widths: tuple[tuple[int, int], ...]
 ) -> None:
@@ -110,7 +108,6 @@ def test_a_split_model_is_one(tmp_path: Path, llama: ModelSize) -> None:
 
 
 # Published models, in MiB, as others have loaded them
-
 
 _ALIGNMENT = 32
 
@@ -146,14 +143,10 @@ def header(path: Path, shape: Shape, quantization: str) -> Path:
         values, n_bytes = GGML_QUANT_SIZES[kind]
         offset += -(-prod(dims) // values * n_bytes // _ALIGNMENT) * _ALIGNMENT
     numbers = {
-        "block_count": shape.n_layer,
-        "embedding_length": shape.n_embd,
-        "feed_forward_length": shape.n_ff,
-        "attention.head_count": shape.n_head,
-        "attention.head_count_kv": shape.n_head_kv,
-        "attention.key_length": shape.n_embd_head,
-        "attention.value_length": shape.n_embd_head,
-    }
+        "block_count": shape.n_layer, "embedding_length": shape.n_embd, "feed_forward_length": shape.n_ff,
+        "attention.head_count": shape.n_head, "attention.head_count_kv": shape.n_head_kv,
+        "attention.key_length": shape.n_embd_head, "attention.value_length": shape.n_embd_head,
+    }  # fmt: skip
     keys = [
         Key(b"general.architecture", int(Kind.STRING), shape.architecture.encode()),
         *(Key(f"{shape.architecture}.{name}".encode(), int(Kind.UINT32), n) for name, n in numbers.items()),
@@ -178,13 +171,12 @@ def _tensors(shape: Shape, quantization: str) -> Iterator[tuple[str, list[int], 
     for i in range(shape.n_layer):
         # In Q4_K_S, V and the second feed-forward matrix of the first layers have more bits.
         value, down = (Type.Q5_K if most == Type.Q4_K and i < n else most for n in (4, shape.n_layer // 8))
-        yield f"blk.{i}.attn_q", [n_embd, n_q], most
-        yield f"blk.{i}.attn_k", [n_embd, n_kv], most
-        yield f"blk.{i}.attn_v", [n_embd, n_kv], value
-        yield f"blk.{i}.attn_output", [n_q, n_embd], most
-        yield f"blk.{i}.ffn_gate", [n_embd, shape.n_ff], most
-        yield f"blk.{i}.ffn_up", [n_embd, shape.n_ff], most
-        yield f"blk.{i}.ffn_down", [shape.n_ff, n_embd], down
+        for name, n_in, n_out, kind in (
+            ("attn_q", n_embd, n_q, most), ("attn_k", n_embd, n_kv, most), ("attn_v", n_embd, n_kv, value),
+            ("attn_output", n_q, n_embd, most), ("ffn_gate", n_embd, shape.n_ff, most),
+            ("ffn_up", n_embd, shape.n_ff, most), ("ffn_down", shape.n_ff, n_embd, down),
+        ):  # fmt: skip
+            yield f"blk.{i}.{name}", [n_in, n_out], kind
         for name, length in vectors.items():
             yield f"blk.{i}.{name}", [length], Type.F32
 

@@ -1,31 +1,35 @@
-"""Receives the body of a request and parses it, within limits, and tells the client about misspelt names of fields."""
+"""Receives the bodies of requests and parses them, within limits; tells clients what is wrong, or has no effect."""
 
 import difflib
 import logging
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ExceptionHandler
 
-from duo.errors import BusyError
+from duo.chat.conversation import MAX_OPTIONS
+from duo.chat.prompt import LARGE
+from duo.errors import ApiError, BusyError, ClosedError, PromptError, UsageError
+from duo.http.guard import error_body
 from duo.http.listener import MAX_CONNECTIONS
-from duo.llama.model import Model
 from duo.server.api import SharedFields, TextBody
-from duo.server.api_error import NO_EFFECT, WARNING, ApiError
-from duo.server.conversation import MAX_OPTIONS
 
 log = logging.getLogger("duo.server")
 
+STOPPING = "the server is stopping"
+WARNING = "duo.warning"  # in the scope of a request: what to tell the client besides the response
+NO_EFFECT = "duo.no_effect"  # in the scope: further such words, which explain no error
+ERROR_BODY = "duo.error_body"  # in the scope: what makes the body of an error, if it is not OpenAI's
+WARNING_HEADER = "X-Duo-Warning"
+_MAX_MESSAGE = 500  # characters of an error: it may quote the request
+
 MAX_BODY = 8 * 1024 * 1024  # bytes
-LARGE = 2**14  # bytes whose processing may take longer than a few milliseconds
-_MAX_TEXT = 2**20  # bytes that are tokenised for one request, or
-_MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
-_BYTES_PER_TOKEN = 4  # of usual texts
-# llama.cpp's SentencePiece copies all tokens so far for each character that the vocabulary does not have: 2 s.
-_MAX_COPIES = 2**36
 MAX_SLOW = MAX_CONNECTIONS // 4  # slow requests in progress: others need connections, too
 # With schemas, of which each may take a core for a second.
 _SLOW_FIELDS = (
@@ -71,18 +75,18 @@ class RequestWork:
 
     def __init__(self) -> None:
         self._one = anyio.CapacityLimiter(1)
-        self._n_slow = 0
+        self.n_slow = 0
         self._logged: set[str] = set()  # hints, each once and few, so that no client fills the log
 
     async def run(self, work: Callable[[], T], *, is_slow: bool) -> T:
         """The result of `work`. Raises what it raises, and BusyError if too many wait."""
-        if is_slow and self._n_slow >= MAX_SLOW:
+        if is_slow and self.n_slow >= MAX_SLOW:
             raise BusyError(f"{MAX_SLOW} large requests are in progress: try again later")
-        self._n_slow += is_slow
+        self.n_slow += is_slow
         try:
             return await anyio.to_thread.run_sync(work, limiter=self._one if is_slow else None)
         finally:
-            self._n_slow -= is_slow
+            self.n_slow -= is_slow
 
     async def parse_request(self, request: Request, kind: type[R]) -> tuple[R, bool]:
         """The body, and whether it is slow; hints for the client go into the scope. Raises ApiError and BusyError."""
@@ -165,20 +169,40 @@ def _check_size(body: bytearray) -> None:
         raise ApiError(413, f"a request may have at most {MAX_OPTIONS} bytes besides its text")
 
 
-def too_long(n_tokens: int, n_ctx: int, about: str = "") -> ApiError:
-    """The error for a prompt that leaves no room for a token, in the words that clients know: they shorten the chat."""
-    message = f"prompt is too long: {about}{n_tokens} tokens > {min(n_ctx, n_tokens - 1)} maximum."
-    return ApiError(400, f"{message} This model's maximum context length is {n_ctx} tokens", "context_length_exceeded")
+def json_response(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response with a JSON body."""
+    return Response(msgspec.json.encode(document), status, headers, "application/json")
 
 
-def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True, is_json: bool = False) -> None:
-    """Raise ApiError if `text` takes too long to tokenise, or is a prompt, or its JSON, that cannot fit `n_ctx`."""
-    n_bytes = len(text.encode("utf-8", "replace"))
-    most = max(_MAX_TEXT, _MAX_PER_TOKEN * n_ctx)
-    if is_prompt and n_bytes > (most if is_json else min(most, n_ctx * model.longest_token)):
-        raise too_long(max(n_ctx + 1, n_bytes // _BYTES_PER_TOKEN), n_ctx, "about ")
-    if n_bytes > most:
-        raise ApiError(400, f"the text has {n_bytes} bytes: at most {most} can be tokenised in one request")
-    if n_bytes > LARGE and (n_unknown := model.n_unknown(text)) * n_bytes > _MAX_COPIES:
-        message = f"{n_unknown} characters of the text are not in the vocabulary: a text of {n_bytes} bytes may have"
-        raise ApiError(400, f"{message} at most {_MAX_COPIES // n_bytes} of them")
+def openai_error(error: ApiError) -> dict[str, object]:
+    """The JSON of an error in OpenAI's format."""
+    return error_body(error.status, str(error)[:_MAX_MESSAGE], error.code)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # never sent
+    if isinstance(error, HTTPException):
+        headers = error.headers or {}
+        hint = f"use {headers['Allow']}" if "Allow" in headers else "the base URL of the API is http://HOST:PORT/v1"
+        message = f"{request.method[:20]} {request.url.path[:100]!r}: {error.detail} ({hint})"
+        return json_response(openai_error(ApiError(error.status_code, message)), error.status_code, headers)
+    refused = ApiError.of(error)
+    if refused.status == 400 and (warning := request.scope.get(WARNING)):  # which may be the reason
+        refused = ApiError(400, f"{str(refused)[:300]} ({warning})", refused.code)
+    return _refusal(request, refused)
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
+    return _refusal(request, ApiError(500, f"internal error: {type(error).__name__}"))
+
+
+def _refusal(request: Request, error: ApiError) -> Response:
+    body = request.scope.get(ERROR_BODY, openai_error)(error)
+    return json_response(body, error.status, {"Retry-After": "1"} if error.status == 503 else None)
+
+
+# Besides faults of the server, requests may raise these.
+_EXPECTED = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect, RecursionError
+HANDLERS: dict[Any, ExceptionHandler] = {**dict.fromkeys(_EXPECTED, _on_error), Exception: _on_fault}

@@ -1,16 +1,32 @@
-"""`duo doctor`: what it says about installations, as in tests/golden/doctor.txt, and the command that builds."""
+"""What is said about runs and installations, as in tests/golden/*.txt (`make docs` writes them), and how to build."""
 
+import json
 import shlex
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from unittest import mock
 
+from duo.bench.results import write_json
 from duo.cli import installation
+from duo.speculation.controller import Controller
+from duo.speculation.report import report
 from tests.command import ROOT
 from tests.golden.doctor import DOCTOR, doctor
+from tests.golden.reports import REPORTS, reports
 
 
-def test_the_descriptions_are_current() -> None:
+def test_reports_and_descriptions_are_current() -> None:
+    assert REPORTS.read_text(encoding="utf-8") == reports()
     assert DOCTOR.read_text(encoding="utf-8") == doctor()
+
+
+def test_json_of_dataclasses_paths_and_names_that_are_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, report(Controller()), {"path": Path("/x\udc80"), "cores": frozenset((3, 1))})
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert set(found) == {*asdict(report(Controller())), "path", "cores"}
+    assert (found["schedule"], found["path"], found["cores"]) == ("off", "/x\udc80", [1, 3])
 
 
 def test_the_command_that_builds() -> None:
