@@ -115,7 +115,7 @@ def details(number: int, run: Run, pair: Pair) -> str:
     """What the controller did in a text, and what it had learned by the end."""
     controller, acceptance = pair.controller, pair.draft.acceptance
     changes = ", ".join(f"{c.tokens} {c.schedule.value} ({c.reason[:40]})" for c in controller.chooser.changes)
-    found = controller.estimates(controller.forecasts())
+    found = controller.prospects.estimates(controller.prospects.forecasts())
     estimates = ", ".join(f"{m.schedule.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for m, o in found.items())
     accepted = f"{acceptance.mean:.2f} ± {acceptance.sd:.2f}"
     return (

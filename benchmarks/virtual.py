@@ -23,12 +23,12 @@ from duo.engine.recorder import Recorder
 from duo.engine.request import Ending
 from duo.errors import DecodeAborted
 from duo.speculation.constants import DEFAULT
-from duo.speculation.controller import Controller, SizedResult, TargetAlone
+from duo.speculation.controller import Controller, TargetAlone
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule
 from duo.speculation.sampling import CandidateSampler
-from duo.speculation.types import Candidate, Logits, StepCost
+from duo.speculation.types import Candidate, Logits, SizedResult, StepCost
 from duo.speculation.verify import Verifier
 
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.

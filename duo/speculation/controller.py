@@ -5,39 +5,34 @@ of a draft's token (draft_costs.py); a(c), the probability that a candidate of c
 They determine λ, the best sustainable rate (forecast.py), and λ determines the number of candidates (decision.py).
 """
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.decision import best_batch, best_in_order, best_ready
-from duo.speculation.draft_estimates import HALF, DraftEstimates
+from duo.speculation.decision import best_drafted, best_ready
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.estimators import Mean, Time, between
-from duo.speculation.forecast import SURE, Forecast, limit
+from duo.speculation.forecast import Forecast
 from duo.speculation.lookup_gain import LookupGain, weigh
 from duo.speculation.modes import ALONE, ASYNC, OFF, SYNC, Chooser, Mode, RateEstimate, Schedule
+from duo.speculation.prospects import ModeForecasts
 from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
 from duo.speculation.trials import Trials
-from duo.speculation.types import Candidate, Origin, Plan, Probe, Proposal, StepCost, common_prefix
+from duo.speculation.types import (
+    Candidate,
+    Origin,
+    Plan,
+    Planned,
+    Probe,
+    Proposal,
+    SizedResult,
+    StepCost,
+    common_prefix,
+)
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
 ALONE_PLAN, NOTHING = Plan(), Proposal()
-
-
-class Planned(Protocol):
-    """What the controller knows of a text whose next step it plans."""
-
-    tokens: list[int]
-    n_room: int  # tokens that the step may add
-
-
-class SizedResult(Protocol):
-    """What a step adds to a text."""
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """The new tokens."""
 
 
 class TargetState(TypedDict):
@@ -52,8 +47,8 @@ class Controller:
     """Decides for all proposers of one target, text after text, and learns from each step.
 
     Composed of what is known of the target (TargetCosts), of each draft (DraftEstimates) and of the lookup
-    (LookupGain), of the choice of the mode (Chooser), and of what is measured on purpose (Trials). Only the target's
-    thread calls it.
+    (LookupGain), of what each mode promises (ModeForecasts), of the choice among them (Chooser), and of what is
+    measured on purpose (Trials). Only the target's thread calls it.
     """
 
     def __init__(self, n_most: int = 0) -> None:
@@ -65,6 +60,7 @@ class Controller:
         self.chooser = Chooser()
         self._trials = Trials(self.target, self.chooser)
         self._lookup = LookupGain()
+        self.prospects = ModeForecasts(self.target, self.drafts, self._lookup)
         self._forecast = Forecast(0.0)
         self._reviewed = ALONE, 0.0  # the mode that the last review chose, and the draft's time in it then
         self._n_jumps = 0  # steps in succession that seem to have taken far too long
@@ -123,8 +119,10 @@ class Controller:
         self._update_forecast()
 
     def _set_drafts(self, drafts: Sequence[DraftEstimates]) -> None:
-        self.drafts = {draft.name: draft for draft in drafts}
-        self.known |= self.drafts
+        named = {draft.name: draft for draft in drafts}
+        self.drafts.clear()
+        self.drafts |= named
+        self.known |= named
         self._n_max = max((draft.n_max for draft in drafts), default=0)
         self._most = max(self._n_max, self.n_most)  # candidates of any proposer
 
@@ -199,10 +197,13 @@ class Controller:
                     n_same = common_prefix(*([one.token for one in each.candidates] for each in (drafted, other)))
                     weigh(chances, theirs, n_same)
                 found.append((i, theirs, n_same))
-        n, value = self._best_drafted(draft, chances, n_room, rate, drafted.next_s)
-        best = Plan(drafted.candidates[:n], at)
-        if draft is not None and n > len(chances):
-            best = Plan(proposer=at, wait_s=drafted.next_s + self._token_s(draft))
+        n, value, best = 0, 1 - rate * self.costs.seconds(1), ALONE_PLAN
+        if draft is not None:
+            how = {"in_order": self._in_order, "must_draft": self._must_draft}
+            n, value = best_drafted(draft, chances, self.costs, n_room, rate, drafted.next_s, **how)
+            best = Plan(drafted.candidates[:n], at)
+            if n > len(chances):
+                best = Plan(proposer=at, wait_s=drafted.next_s + draft.token_s)
         curve = self.costs.curve(self._most + 1, self._lookup.doubt) if found else ()
         for i, theirs, n_same in found:
             n_found, found_value = best_ready(theirs, curve, rate)
@@ -223,33 +224,6 @@ class Controller:
             if len(each.candidates) >= n:
                 return Plan(each.candidates[:n], i, each.origin)
         return Plan(n * (Candidate(text.tokens[-1], 0.0),), origin=Origin.ANY)
-
-    def _token_s(self, draft: DraftEstimates) -> float:
-        return (draft.costs.concurrent if self.schedule is ASYNC else draft.costs.alone).token_s
-
-    def _best_drafted(
-        self, draft: DraftEstimates | None, chances: Sequence[float], n_max: int, rate: float, next_s: float
-    ) -> tuple[int, float]:
-        """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
-        if draft is None:
-            return 0, 1 - rate * self.costs.seconds(1)
-        n_max, forecast, is_sync = min(draft.n_max, n_max), self._forecast, self.schedule is SYNC
-        curve = self.costs.curve(draft.n_max + 1)[: n_max + 1]
-        draft_s, mean, least = self._token_s(draft), draft.acceptance.mean, int(self._must_draft)
-        if self._in_order:
-            n = best_in_order(chances, curve, rate, mean, next_s, draft_s)
-            if not chances and next_s < math.inf:
-                n = max(n, least)
-            # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so
-            # it is made as if none had been drafted yet.
-            return n, best_batch((), curve, rate, mean, draft_s or math.inf, draft_s, forecast.worth_of)[1]
-        n, value = best_batch(chances, curve, rate, mean, next_s, draft_s, forecast.worth_of)
-        if is_sync:
-            n = len(chances)
-            if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
-                return n + 1, value
-            n = max(best_ready(chances[:n_max], curve, rate)[0], min(n, least))
-        return n, value
 
     @property
     def _must_draft(self) -> bool:
@@ -279,7 +253,7 @@ class Controller:
             draft.n_unscored = 0 if draft.scored else draft.n_unscored + n_own
             self._has_news = self._has_news or draft.scored
             draft.scored = False
-        without = self.rate * self._bias_of(mode).value if self.rate and mode != ALONE else 1 / alone_s
+        without = self.rate * self.prospects.bias_of(mode).value if self.rate and mode != ALONE else 1 / alone_s
         n_found = self._lookup.learn(n_tokens, cost, without, alone_s)
         for draft in self.drafts.values():
             draft.n_unread_found += n_found
@@ -295,9 +269,7 @@ class Controller:
         is_first = mode == ALONE and alone.time(1).n == Time.FIRST
         before, before_s = self._reviewed
         draft_now = self.draft
-        stalls = (
-            before == mode and draft_now is not None and self._token_s(draft_now) > DEFAULT.max_slower * before_s > 0
-        )
+        stalls = before == mode and draft_now is not None and draft_now.token_s > DEFAULT.max_slower * before_s > 0
         is_due = (is_due or stalls) and (self._has_news or mode != ALONE)
         if not self.rate or is_first or is_due:
             self._review()
@@ -320,68 +292,13 @@ class Controller:
             draft.n_fruitless = 0
 
     def _learn_probe(self, draft: DraftEstimates, probe: Probe) -> None:
-        """A draft was scored on what the target has written.
-
-        A draft that has not decoded all of the text knew too little of it to be right as often as it will be.
-        """
-        scores, n_tokens, seconds, whole = probe
-        if n_tokens and self.target.is_jump(seconds / n_tokens):
-            seconds = 0.0
-        if n := len(scores):
-            share = sum(accepted for _, accepted in scores) / n
-            if not whole:
-                share = min(share / DEFAULT.without_context, SURE)
-            if draft.acceptance.doubt(share, n):
-                self._begin_again()
-            if whole:
-                draft.learn_scores(scores)
-            else:
-                draft.acceptance.add_share(share, n)
-        if seconds:
-            draft.costs.add_read(n_tokens, seconds)
-            alone = draft.costs.alone
-            alone.inferred_s = alone.inferred_s or draft.costs.read_s / DEFAULT.read
-        is_first, draft.was_probed, draft.n_unscored, draft.n_probe = not draft.was_probed, True, 0, 0
-        if n_tokens:
-            draft.n_unread = 0 if whole else draft.n_prompt + self.chooser.n_tokens
-        self.chooser.budget.spend(seconds)
+        if self._trials.learn_probe(draft, probe):
+            self._begin_again()
+        is_first, draft.was_probed = not draft.was_probed, True
         self._review()
         draft.n_fruitless = draft.n_fruitless + is_first if self.mode == ALONE else 0
 
     # The choice of the mode
-
-    def _bias_of(self, mode: Mode) -> Mean:
-        return self.target.bias if mode == ALONE else self.drafts[mode.draft].bias[mode.schedule]
-
-    def forecasts(self, acceptance: float | None = None, doubt: float = 0.0) -> dict[Mode, Forecast]:
-        """What each mode can reach, as far as its costs are known; empty while T(1) is unknown."""
-        alone_s = self.target.alone.seconds(1, doubt)
-        if not alone_s:
-            return {}
-        found = {ALONE: Forecast(1 / alone_s)}
-        for name, draft in self.drafts.items():
-            promised = draft.forecasts(self._lookup.per_step.value, acceptance, doubt)
-            found |= {Mode(name, schedule): each for schedule, each in promised.items()}
-        return found
-
-    def rates(self, found: Mapping[Mode, Forecast] | None = None) -> dict[Mode, float]:
-        """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were."""
-        found = self.forecasts() if found is None else found
-        return {m: each.rate * self._bias_of(m if each.n_verify else ALONE).value for m, each in found.items()}
-
-    def estimates(self, found: Mapping[Mode, Forecast]) -> dict[Mode, RateEstimate]:
-        """The rates() of these forecasts, and how uncertain they are."""
-        both = {name: draft.range(self._lookup.per_step.value) for name, draft in self.drafts.items()}
-        alone = self.target.alone
-        ends = [{ALONE: 1 / alone.seconds(1, doubt)} for doubt in (HALF, -HALF)]
-        for i, end in enumerate(ends):
-            for name, each in both.items():
-                end |= {Mode(name, schedule): forecast.rate for schedule, forecast in each[i].items()}
-        low, high = ends
-        return {
-            m: RateEstimate(rate, min(1.0, low[m] / found[m].rate) * rate, max(1.0, high[m] / found[m].rate) * rate)
-            for m, rate in self.rates(found).items()
-        }
 
     def _review(self) -> None:
         """Compare the forecast with the measured rate, then reconsider the mode."""
@@ -398,55 +315,32 @@ class Controller:
         if len(found) > 1 and len(self.chooser.allowed) > 1:
             self._reconsider(found)
         draft = self.draft
-        self._reviewed = self.mode, self._token_s(draft) if draft is not None else 0.0
+        self._reviewed = self.mode, draft.token_s if draft is not None else 0.0
 
     def _reconsider(self, found: Mapping[Mode, Forecast]) -> None:
-        untried = self._untried()
+        untried = self.prospects.untried()
         # How uncertain they are takes two more forecasts of each, and the target waits: only where it is asked for.
         if self.mode == ALONE or untried:
-            estimates = self.estimates(found)
+            estimates = self.prospects.estimates(found)
             for name, draft in self.drafts.items():
                 draft.may_gain = self.chooser.may_gain(name, estimates)
         else:
-            estimates = {mode: RateEstimate(*3 * [rate]) for mode, rate in self.rates(found).items()}
+            estimates = {mode: RateEstimate(*3 * [rate]) for mode, rate in self.prospects.rates(found).items()}
         if self.mode == ALONE:
             for draft in self.drafts.values():
-                gain = self.max_gain(draft)
+                gain = self.prospects.max_gain(draft)
                 draft.is_worthwhile = gain is not None and gain > 1 + DEFAULT.least_gain
         is_worthwhile = any(draft.is_worthwhile for draft in self.drafts.values())
         if not self._trials.choose_size(self._n_max, is_worthwhile=is_worthwhile, is_alone=self.mode == ALONE):
-            entry_s = {name: self._entry_s(draft) for name, draft in self.drafts.items()}
+            entry_s = {name: self.prospects.entry_s(draft) for name, draft in self.drafts.items()}
             self.chooser.review(estimates, entry_s, untried)
         self._use_forecast(found)
-
-    def _entry_s(self, draft: DraftEstimates) -> float:
-        """The target's time before the draft's first candidate. It must pay on tokens that the lookup does not find."""
-        if draft.separate_devices and draft.n_depths == 1:  # a head cannot read during the prefill
-            return 0.0
-        n_unread = min(draft.n_unread, 2 * DEFAULT.horizon) if draft.n_depths > 1 else draft.n_unread
-        return n_unread * draft.costs.read_s * (1 + self._lookup.per_step.value)
-
-    def _untried(self) -> Collection[Mode]:
-        """The modes whose forecasts rest on what is assumed."""
-        found = set[Mode]()
-        for name, draft in self.drafts.items():
-            if draft.acceptance.n_scored < DEFAULT.probe_tokens // 2:
-                found |= {Mode(name, schedule) for schedule in draft.schedules if schedule is not OFF}
-            elif not (draft.beside.times or draft.separate_devices or draft.in_turns):
-                found.add(Mode(name, ASYNC))
-        return found
-
-    def max_gain(self, draft: DraftEstimates) -> float | None:
-        """The best rate with an excellent draft and the lowest costs, over the target alone; None while unknown."""
-        found = draft.forecasts(self._lookup.per_step.value, SURE, -1.0)
-        alone_s = self.target.alone.seconds(1, -1.0)
-        return max(1.0, *(each.rate * alone_s for each in found.values())) if found else None
 
     def _update_forecast(self) -> dict[Mode, Forecast]:
         """Use the forecast of the current mode; that of the target alone while the draft's costs are unknown."""
         for name, draft in self.drafts.items():
             draft.choose_branches(allowed=Mode(name, ASYNC) in self.chooser.allowed and not self._in_order)
-        found = self.forecasts()
+        found = self.prospects.forecasts()
         self._use_forecast(found)
         return found
 
@@ -463,15 +357,6 @@ class Controller:
             draft.schedule, draft.forecast = (mode.schedule, self._forecast) if is_used else (OFF, Forecast(0.0))
             draft.is_chosen = draft.name == self.chooser.now.draft
             draft.reads_prompt = draft.is_worthwhile and draft.may_gain and mode.schedule is not ASYNC
-
-    def max_rate(self) -> float:
-        """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""
-        limits = []
-        for draft in self.drafts.values():
-            for target, own in ((self.target.alone, draft.costs.alone), (draft.beside, draft.costs.concurrent)):
-                if target.seconds(1):
-                    limits.append(limit(target.curve(draft.n_max + 1), own.token_s or math.inf, 1.0))
-        return max(limits, default=math.inf)
 
     # What is kept
 

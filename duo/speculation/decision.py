@@ -21,6 +21,10 @@ Both rules return a number of candidates. One larger than `len(chances)` means: 
 import math
 from collections.abc import Callable, Sequence
 
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import SYNC
+from duo.speculation.target_costs import BatchTimes
+
 _HOPELESS = 0.02  # survival below which a candidate is not worth waiting for
 
 
@@ -89,3 +93,26 @@ def best_in_order(
             return k + 1
         survival *= here[0]
     return n_max
+
+
+def best_drafted(
+    draft: DraftEstimates, chances: Sequence[float], costs: BatchTimes, n_max: int, rate: float, next_s: float,
+    *, in_order: bool, must_draft: bool,
+) -> tuple[int, float]:  # fmt: skip
+    """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
+    n_max, forecast, draft_s, mean = min(draft.n_max, n_max), draft.forecast, draft.token_s, draft.acceptance.mean
+    curve = costs.curve(draft.n_max + 1)[: n_max + 1]
+    if in_order:
+        n = best_in_order(chances, curve, rate, mean, next_s, draft_s)
+        if not chances and next_s < math.inf:
+            n = max(n, int(must_draft))
+        # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so it
+        # is made as if none had been drafted yet.
+        return n, best_batch((), curve, rate, mean, draft_s or math.inf, draft_s, forecast.worth_of)[1]
+    n, value = best_batch(chances, curve, rate, mean, next_s, draft_s, forecast.worth_of)
+    if draft.schedule is SYNC:
+        n = len(chances)
+        if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
+            return n + 1, value
+        n = max(best_ready(chances[:n_max], curve, rate)[0], min(n, int(must_draft)))
+    return n, value

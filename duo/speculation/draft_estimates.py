@@ -138,6 +138,11 @@ class DraftEstimates:
         return min(self.draft_threads, key=lambda n: times[n].estimate(-1.0) if n in times else 0.0)
 
     @property
+    def token_s(self) -> float:
+        """t_d in the present schedule."""
+        return (self.costs.concurrent if self.schedule is ASYNC else self.costs.alone).token_s
+
+    @property
     def next_s(self) -> float:
         """Seconds for the next token in schedule sync, for which the draft reads what the lookup has found."""
         return self.costs.alone.token_s + self.n_unread_found * self.costs.read_s

@@ -65,8 +65,8 @@ def report(controller: Controller) -> ControllerReport:
     if draft is None:
         draft = DraftEstimates(controller.target, controller.n_most, 0, (OFF,), name="")
     costs, both = draft.costs, (alone, draft.beside)
-    found = controller.forecasts() if draft.was_scored else {}
-    max_rate, own = controller.max_rate(), controller.rates()
+    found = controller.prospects.forecasts() if draft.was_scored else {}
+    max_rate, own = controller.prospects.max_rate(), controller.prospects.rates()
     knows_branches = costs.concurrent.token_s and (costs.alone.by_sequences or costs.concurrent.by_sequences)
     curves = [[1000 * seconds for seconds in each.curve(draft.n_max + 1)] for each in both]
     times = [sorted(each.times.items()) for each in both]
@@ -84,7 +84,7 @@ def report(controller: Controller) -> ControllerReport:
         acceptance=draft.acceptance.mean,
         scored=draft.acceptance.n_scored,
         ranks=draft.acceptance.ranks,
-        max_gain=controller.max_gain(draft) if drafts else None,
+        max_gain=controller.prospects.max_gain(draft) if drafts else None,
         alone_ms=AloneTimes(
             controller.is_steady * 1000 * alone.one_here_s() or None, 1000 * alone.time(1).before or None
         ),

@@ -3,8 +3,10 @@
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.estimators import Time
+from duo.speculation.forecast import SURE
 from duo.speculation.modes import ALONE, ASYNC, Chooser
 from duo.speculation.target_costs import TargetCosts
+from duo.speculation.types import Probe
 
 
 class Trials:
@@ -75,3 +77,31 @@ class Trials:
         if n < DEFAULT.probe_tokens // 2 or (not budget.is_first and n * each_s > DEFAULT.share * budget.elapsed_s):
             return 0
         return max(n, draft.n_unread) if unread_s <= budget.credit_s else n
+
+    def learn_probe(self, draft: DraftEstimates, probe: Probe) -> bool:
+        """A draft was scored on what the target has written. Returns whether it is much better than was known.
+
+        A draft that has not decoded all of the text knew too little of it to be right as often as it will be.
+        """
+        scores, n_tokens, seconds, whole = probe
+        if n_tokens and self._target.is_jump(seconds / n_tokens):
+            seconds = 0.0
+        is_better, n = False, len(scores)
+        if n:
+            share = sum(accepted for _, accepted in scores) / n
+            if not whole:
+                share = min(share / DEFAULT.without_context, SURE)
+            is_better = draft.acceptance.doubt(share, n)
+            if whole:
+                draft.learn_scores(scores)
+            else:
+                draft.acceptance.add_share(share, n)
+        if seconds:
+            draft.costs.add_read(n_tokens, seconds)
+            alone = draft.costs.alone
+            alone.inferred_s = alone.inferred_s or draft.costs.read_s / DEFAULT.read
+        draft.n_unscored = draft.n_probe = 0
+        if n_tokens:
+            draft.n_unread = 0 if whole else draft.n_prompt + self._chooser.n_tokens
+        self._chooser.budget.spend(seconds)
+        return is_better

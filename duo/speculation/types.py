@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,21 @@ class StepCost:
     decode_s: float
     total_s: float
     source: Origin = Origin.DRAFT
+
+
+class Planned(Protocol):
+    """What the controller knows of a text whose next step it plans."""
+
+    tokens: list[int]
+    n_room: int  # tokens that the step may add
+
+
+class SizedResult(Protocol):
+    """What a step adds to a text."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The new tokens."""
 
 
 class TokenLogprobs(NamedTuple):

@@ -83,7 +83,7 @@ class _Learned(NamedTuple):
     @property
     def rates(self) -> dict[str, float]:
         """In tokens/s, by schedule; empty for a target."""
-        rates = self.controller.rates() if self.draft is not None else {}
+        rates = self.controller.prospects.rates() if self.draft is not None else {}
         return {mode.schedule.value: rate for mode, rate in rates.items()}
 
 

@@ -1,0 +1,86 @@
+"""Prospects: the rate that each mode promises, from what is known of the target, its drafts and the lookup."""
+
+import math
+from collections.abc import Collection, Mapping
+
+from duo.speculation.constants import DEFAULT
+from duo.speculation.draft_estimates import HALF, DraftEstimates
+from duo.speculation.estimators import Mean
+from duo.speculation.forecast import SURE, Forecast, limit
+from duo.speculation.lookup_gain import LookupGain
+from duo.speculation.modes import ALONE, ASYNC, OFF, Mode, RateEstimate
+from duo.speculation.target_costs import TargetCosts
+
+
+class ModeForecasts:
+    """Forecasts for all modes of a target with these drafts."""
+
+    def __init__(self, target: TargetCosts, drafts: Mapping[str, DraftEstimates], lookup: LookupGain) -> None:
+        """`drafts`: by name, those that can be used now."""
+        self._target, self._drafts, self._lookup = target, drafts, lookup
+
+    def bias_of(self, mode: Mode) -> Mean:
+        """How accurate forecasts of this mode were."""
+        return self._target.bias if mode == ALONE else self._drafts[mode.draft].bias[mode.schedule]
+
+    def forecasts(self, acceptance: float | None = None, doubt: float = 0.0) -> dict[Mode, Forecast]:
+        """What each mode can reach, as far as its costs are known; empty while T(1) is unknown."""
+        alone_s = self._target.alone.seconds(1, doubt)
+        if not alone_s:
+            return {}
+        found = {ALONE: Forecast(1 / alone_s)}
+        for name, draft in self._drafts.items():
+            promised = draft.forecasts(self._lookup.per_step.value, acceptance, doubt)
+            found |= {Mode(name, schedule): each for schedule, each in promised.items()}
+        return found
+
+    def rates(self, found: Mapping[Mode, Forecast] | None = None) -> dict[Mode, float]:
+        """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were."""
+        found = self.forecasts() if found is None else found
+        return {m: each.rate * self.bias_of(m if each.n_verify else ALONE).value for m, each in found.items()}
+
+    def estimates(self, found: Mapping[Mode, Forecast]) -> dict[Mode, RateEstimate]:
+        """The rates() of these forecasts, and how uncertain they are."""
+        both = {name: draft.range(self._lookup.per_step.value) for name, draft in self._drafts.items()}
+        alone = self._target.alone
+        ends = [{ALONE: 1 / alone.seconds(1, doubt)} for doubt in (HALF, -HALF)]
+        for i, end in enumerate(ends):
+            for name, each in both.items():
+                end |= {Mode(name, schedule): forecast.rate for schedule, forecast in each[i].items()}
+        low, high = ends
+        return {
+            m: RateEstimate(rate, min(1.0, low[m] / found[m].rate) * rate, max(1.0, high[m] / found[m].rate) * rate)
+            for m, rate in self.rates(found).items()
+        }
+
+    def entry_s(self, draft: DraftEstimates) -> float:
+        """The target's time before the draft's first candidate. It must pay on tokens that the lookup does not find."""
+        if draft.separate_devices and draft.n_depths == 1:  # a head cannot read during the prefill
+            return 0.0
+        n_unread = min(draft.n_unread, 2 * DEFAULT.horizon) if draft.n_depths > 1 else draft.n_unread
+        return n_unread * draft.costs.read_s * (1 + self._lookup.per_step.value)
+
+    def untried(self) -> Collection[Mode]:
+        """The modes whose forecasts rest on what is assumed."""
+        found = set[Mode]()
+        for name, draft in self._drafts.items():
+            if draft.acceptance.n_scored < DEFAULT.probe_tokens // 2:
+                found |= {Mode(name, schedule) for schedule in draft.schedules if schedule is not OFF}
+            elif not (draft.beside.times or draft.separate_devices or draft.in_turns):
+                found.add(Mode(name, ASYNC))
+        return found
+
+    def max_gain(self, draft: DraftEstimates) -> float | None:
+        """The best rate with an excellent draft and the lowest costs, over the target alone; None while unknown."""
+        found = draft.forecasts(self._lookup.per_step.value, SURE, -1.0)
+        alone_s = self._target.alone.seconds(1, -1.0)
+        return max(1.0, *(each.rate * alone_s for each in found.values())) if found else None
+
+    def max_rate(self) -> float:
+        """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""
+        limits = []
+        for draft in self._drafts.values():
+            for target, own in ((self._target.alone, draft.costs.alone), (draft.beside, draft.costs.concurrent)):
+                if target.seconds(1):
+                    limits.append(limit(target.curve(draft.n_max + 1), own.token_s or math.inf, 1.0))
+        return max(limits, default=math.inf)
