@@ -82,7 +82,8 @@ class Controller:
     def mode(self) -> Mode:
         """Who drafts now. A target is first measured without a remote draft: it may be on this machine."""
         now = self.chooser.now
-        if now.draft and self.drafts[now.draft].remote and ALONE in self.chooser.allowed:
+        draft = self.drafts.get(now.draft)  # None, for other threads, while a text begins
+        if draft is not None and draft.remote and ALONE in self.chooser.allowed:
             return now if self.target.alone.time(1).n >= Time.FIRST else ALONE
         return now
 
