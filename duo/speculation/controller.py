@@ -254,7 +254,9 @@ class Controller:
             draft.n_unscored = 0 if draft.scored else draft.n_unscored + n_own
             self._has_news = self._has_news or draft.scored
             draft.scored = False
-        without = self.rate * self.prospects.bias_of(mode).value if self.rate and mode != ALONE else 1 / alone_s
+        without = 1 / alone_s if alone_s else 0.0
+        if self.rate and mode != ALONE:
+            without = self.rate * self.prospects.bias_of(mode).value
         n_found = self._lookup.learn(n_tokens, cost, without, alone_s)
         for draft in self.drafts.values():
             draft.n_unread_found += n_found
