@@ -51,9 +51,9 @@ class Controller:
     measured on purpose (Trials). Only the target's thread calls it.
     """
 
-    def __init__(self, n_most: int = 0) -> None:
-        """`n_most`: candidates of proposers that are no drafts, in a batch. Nothing is known yet."""
-        self.target = TargetCosts()
+    def __init__(self, n_most: int = 0, target: TargetCosts | None = None) -> None:
+        """`n_most`: candidates of proposers that are no drafts, in a batch. Nothing is known, but of the `target`."""
+        self.target = target or TargetCosts()
         self.n_most = n_most
         self.drafts: dict[str, DraftEstimates] = {}  # by name, those that can be used now
         self.known: dict[str, DraftEstimates] = {}  # and all that ever could

@@ -75,8 +75,7 @@ def _tune_pair(options: TuneOptions) -> int:
         note("interrupted: nothing was saved")
         return measured
     tuned = choose(measured)
-    (name, profile), controller = next(iter(profiles.drafts.items())), Controller()
-    controller.target = tuned.draft.target
+    (name, profile), controller = next(iter(profiles.drafts.items())), Controller(target=tuned.draft.target)
     states = controller.state(), tuned.draft.state()
     result = {"policy": {"target": states[0], "draft": states[1]}, "threads": tuned.threads}
     said = [*describe(measured), "", *render(tuned.prospects), "", *advise(measured, tuned)]
