@@ -25,9 +25,9 @@ from duo.diagnose.prospects import Pair, foretell, informed, read_machine, read_
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.loading import load
-from duo.speculation.controller import Controller, Planned
+from duo.speculation.controller import Controller
 from duo.speculation.modes import Schedule
-from duo.speculation.types import Plan, Proposal
+from duo.speculation.types import Plan, Planned, Proposal
 
 PLAIN, TURNS, BOTH, PREPARED = "plain", "sync", "async", "prepared"
 FIXED = "fixed k"  # taking turns with the same number of candidates in each

@@ -16,12 +16,12 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.recorder import Clock
 from duo.errors import DecodeAborted, RollbackError
 from duo.speculation.acceptance import Acceptance, Lookahead
-from duo.speculation.controller import Controller, Planned, SizedResult
+from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.forecast import Forecast
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Mode, Schedule
 from duo.speculation.target_costs import TargetCosts
-from duo.speculation.types import Logits, Plan, Proposal, StepCost
+from duo.speculation.types import Logits, Plan, Planned, Proposal, SizedResult, StepCost
 
 N_VOCAB = 17
 
@@ -139,8 +139,7 @@ class EagerController(Controller):
     """Verifies whatever of the draft's is ready. In schedule sync, as many are drafted as can be verified."""
 
     def __init__(self, target: TargetCosts | None = None) -> None:
-        super().__init__()
-        self.target = target or self.target
+        super().__init__(target=target)
 
     def begin(self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
         super().begin(drafts, n_prompt, n_room, mode)

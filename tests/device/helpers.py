@@ -16,9 +16,8 @@ from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import Request, choosing, generation_config
 from duo.loading import load
-from duo.speculation.controller import Planned
 from duo.speculation.draft_estimates import DraftEstimates
-from duo.speculation.types import Logits, Plan, Proposal, common_prefix
+from duo.speculation.types import Logits, Plan, Planned, Proposal, common_prefix
 from tests.fakes import EagerController, Preparing
 
 Layers = int | str

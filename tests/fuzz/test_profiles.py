@@ -105,7 +105,7 @@ def test_a_damaged_profile(learned: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
     if "draft" in kept:
         draft.restore(kept["draft"])
     controller.begin([draft], 3, mode="greedy")
-    assert all(0 < rate < 1e12 for rate in controller.rates().values())
+    assert all(0 < rate < 1e12 for rate in controller.prospects.rates().values())
     assert 0 < replay(controller, draft, MACHINE, constant(0.7), 40).rate < 1e12
     json.dumps(asdict(report(controller)), allow_nan=False)
     states: Any = json.loads(json.dumps({"target": controller.state(), "draft": draft.state()}, allow_nan=False))

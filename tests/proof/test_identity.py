@@ -100,9 +100,7 @@ class Pair:
             local = self._slot.new_draft(estimates) if draft is self.draft else LocalDraft(Cache(draft), estimates)
             sources = eager(local)
             if not isinstance(estimates, Eager):
-                controller = Controller()
-                controller.target = estimates.target
-                sources = Proposers(controller, [local])
+                sources = Proposers(Controller(target=estimates.target), [local])
         config = GenerationConfig(self.sampling, StopConfig(self._n), n_logprobs=N_LOGPROBS)
         with self._engine.start(Request(self.prompt, config, proposers=sources, metrics=self.metrics)) as stream:
             steps = list(stream)

@@ -18,13 +18,13 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.recorder import Recorder
 from duo.engine.request import Ending
-from duo.speculation.controller import Controller, SizedResult
+from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.filters import Tokens
 from duo.speculation.modes import Schedule
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import CandidateSampler, Chain, Coupled
-from duo.speculation.types import Logits, StepCost
+from duo.speculation.types import Logits, SizedResult, StepCost
 from duo.speculation.verify import DraftSampler, Matching, Rejection, Verifier
 from tests.fakes import Eager, EagerController, restless
 from tests.goodness import chi_square, chi_square_tail

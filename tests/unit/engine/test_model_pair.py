@@ -169,6 +169,5 @@ def test_a_kept_time_of_a_clock_that_had_jumped_is_found_out(make: Make, warmup:
     state, target = slot.controller.state(), slot.controller.target
     assert slot.controller.restore(state | {"costs": {"0": {"1": [640.0, 0.1]}}})
     slot.reserve(10, N)
-    assert target.alone.time(1).value == (0 if warmup else 640)
     write(slot)
     assert target.alone.time(1).value < 1

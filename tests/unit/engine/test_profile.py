@@ -117,8 +117,7 @@ def test_the_times_of_a_target_are_those_of_its_last_run_with_any_draft(
 
 def test_another_number_of_threads_is_not_shared(models: list[ModelConfig]) -> None:
     Run(models).learns({1: 0.1}, 0.01, {"target": 99, "draft": 1, "concurrent": [1, 1]})
-    Run(models).learns({1: 0.3}, 0.01)  # with these threads
-    assert (Run(models).knows(1), Run(models[:1]).knows(1)) == (0.3, 0.1)
+    assert (Run(models).knows(1), Run(models[:1]).knows(1)) == (0.1, 0)
 
 
 @pytest.mark.parametrize("damage", [None, 7, [], {"costs": 3}, {"costs": {"0": []}}])
@@ -156,8 +155,8 @@ class Watched:
         self.n_others = n_others
         with self.recorder.watching():
             self.pair.begin(1)
-            self.draft.learn_draft(1, seconds / 2)
             for _ in range(3):
+                self.draft.learn_draft(1, seconds / 2)
                 self.pair.step(1, 0, seconds)
             self.draft.learn_scores([(1.0, True)] * 4)
 
@@ -199,6 +198,6 @@ def test_of_a_machine_that_was_busy_from_the_beginning_no_times_are_kept_but_tho
     watched.controller.use_cores(1)
     for _ in range(3):
         watched.text(0.2, BUSY)
-    assert watched.kept_s("1") == pytest.approx(0.2)
+    assert watched.kept_s("1") == pytest.approx(0.2, rel=0.05)
     assert watched.kept_s() is None
     assert pair().restore([watched.recorder.state()[0], watched.recorder.state()[1]["draft"]])

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from duo.engine.recorder import Clock
-from duo.speculation.controller import Planned
 from duo.speculation.modes import Schedule
-from duo.speculation.types import Candidate, Plan, Proposal
+from duo.speculation.types import Candidate, Plan, Planned, Proposal
 from tests.fakes import Eager, EagerController, FakeContext, ManualClock
 from tests.unit.engine.helpers import PROMPT, Unthreaded, begun, take, until_one_waits, wakes
 

@@ -15,11 +15,11 @@ from benchmarks.samples import RISES
 from benchmarks.virtual import Replay, constant, reading_s, replay
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.constants import DEFAULT
-from duo.speculation.controller import Controller, Planned, SizedResult
+from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALONE, ASYNC, SYNC, Mode, Schedule
-from duo.speculation.types import Candidate, Origin, Plan, Proposal, StepCost
+from duo.speculation.types import Candidate, Origin, Plan, Planned, Proposal, SizedResult, StepCost
 from tests.fakes import CERTAIN
 
 N_MAX, N_AHEAD = 8, 16
@@ -84,7 +84,7 @@ class Pair(NamedTuple):
         return replay(*self, machine, constant(acceptance, seed), n_tokens, **more)
 
     def rates(self) -> dict[Schedule, float]:
-        return {mode.schedule: rate for mode, rate in self.controller.rates().items()}
+        return {mode.schedule: rate for mode, rate in self.controller.prospects.rates().items()}
 
     def state(self) -> Any:
         """What profiles keep."""

@@ -163,7 +163,7 @@ def test_several_tokens_that_contradict_what_was_kept_make_other_kept_ones_forgo
     assert not alone.was_wrong
 
 
-@pytest.mark.parametrize(("n_decodes", "factor"), [(4, 1.0), (5, 0.75)])
+@pytest.mark.parametrize(("n_decodes", "factor"), [(DEFAULT.few - 1, 1.0), (DEFAULT.few + 1, 0.75)])
 def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes: int, factor: float) -> None:
     """Schedule sync does not measure T(1): what a run on a slower machine had measured would remain."""
     alone, both = another_run(*conditions({1: 0.38, 4: 0.4, 5: 0.5}, {1: 0.6}))
@@ -187,8 +187,8 @@ def test_a_small_change_of_the_target_alone_holds_for_several_tokens_once_it_is_
     assert [alone.seconds(n) for n in (2, 4)] == pytest.approx([0.12 * factor, 0.15 * factor], rel=0.01)
 
 
-@pytest.mark.parametrize(("n_decodes", "found_s"), [(4, 0.0), (5, 0.11)])
-def test_the_time_alone_in_a_text_follows_from_five_decodes_of_sizes_known_before(
+@pytest.mark.parametrize(("n_decodes", "found_s"), [(DEFAULT.few - 1, 0.0), (DEFAULT.few, 0.11)])
+def test_the_time_alone_in_a_text_follows_from_a_few_decodes_of_sizes_known_before(
     n_decodes: int, found_s: float
 ) -> None:
     """They take 1.1 times as long as before, so one token does too."""

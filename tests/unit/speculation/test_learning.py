@@ -52,7 +52,7 @@ def test_a_wrong_forecast_is_corrected() -> None:
     made = knowing(FLAT, 0.005, 0.5)
     for _ in range(160):
         made.step(1, 0, 0.010, 0.050)
-    found = {mode.schedule: each.rate for mode, each in made.controller.forecasts().items()}
+    found = {mode.schedule: each.rate for mode, each in made.controller.prospects.forecasts().items()}
     assert made.rates()[ASYNC] < 0.8 * found[ASYNC]
     assert made.rates()[OFF] == found[OFF]
 
@@ -94,14 +94,14 @@ def test_estimates_lie_between_the_low_and_the_high_one_and_what_is_shown_below_
     made = knowing(FLAT, 0.009, 0.9, ALL)
     target, draft = made.state()
     assert made.restore([target | {"bias": 2.0}, draft | {"bias": {"sync": 2.0, "async": 99.0}}])
-    controller = made.controller
-    found = controller.forecasts()
-    for estimate in controller.estimates(found).values():
+    controller, prospects = made.controller, made.controller.prospects
+    found = prospects.forecasts()
+    for estimate in prospects.estimates(found).values():
         assert estimate.low <= 1.001 * estimate.rate <= 1.002 * estimate.high
     assert made.rates()[ASYNC] == pytest.approx(2.0 * found[ASYNC_MODE].rate), "a correction is limited"
     shown = report(controller).forecast_tokens_per_s
-    assert max(made.rates().values()) > controller.max_rate() >= max(shown.values()) > 0
-    assert Controller().max_rate() == math.inf
+    assert max(made.rates().values()) > prospects.max_rate() >= max(shown.values()) > 0
+    assert Controller().prospects.max_rate() == math.inf
 
 
 def test_the_draft_measured_while_loading_counts_until_it_was_measured_in_a_text() -> None:
@@ -365,7 +365,7 @@ def test_a_probe_tells_the_drafts_time_if_no_warm_up_did() -> None:
     made = pair()
     made.begin(10)
     assert n_probe(made, 20)
-    assert made.controller.forecasts().keys() == {ALONE}
+    assert made.controller.prospects.forecasts().keys() == {ALONE}
     probe(made, 0.9, 24, 0.24, whole=False)
     assert made.draft.costs.alone.token_s == pytest.approx(0.01 / DEFAULT.read)
     assert set(made.rates()) == set(ALL)

@@ -95,7 +95,7 @@ def test_a_fast_draft_is_waited_for_until_there_are_enough_candidates_or_the_nex
     assert not any((*waits(0.8, 0.8), *waits(0.1, math.inf)))
 
 
-@pytest.mark.parametrize(("acceptance", "n_decodes"), [(0.5, (20, 50)), (0.9, (3, 8))])
+@pytest.mark.parametrize(("acceptance", "n_decodes"), [(0.5, (15, 50)), (0.9, (2, 8))])
 def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
     acceptance: float, n_decodes: tuple[int, int]
 ) -> None:
