@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from duo.speculation.policy import Policy, policy_for
-
 from benchmarks import servers
 from benchmarks.contestants import Setup, patched
 from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
@@ -26,6 +24,8 @@ from duo.engine.kv_store import Cache
 from duo.engine.model_pair import ModelPair
 from duo.errors import DecodeError
 from duo.remote.worker import DraftWorker
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import estimates_for
 
 _TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
 _N_JUDGED = 50  # decodes of a draft in another process that are judged together
@@ -74,19 +74,20 @@ class Emulation:
         slot.draft_cache = Cache(draft)
         self.account.on_step = draft.begin_turn
 
-    def new_policy(self, slot: ModelPair, drafting: DraftConfig, kind: type[Policy] = Policy) -> Policy:
-        """A policy that knows what a warm-up measures. On the engine's thread, after install()."""
+    def with_draft(self, slot: ModelPair, drafting: DraftConfig, kind: type[Controller] = Controller) -> Proposers:
+        """The draft, of which is known what a warm-up measures. On the engine's thread, after install()."""
         assert slot.draft_cache is not None
         assert slot.draft_model is not None
-        context, threads = slot.draft_cache.context, slot.threads
-        policy = policy_for(
-            drafting if context.n_branches else replace(drafting, branches=0), threads.draft, kind=kind,
+        assert slot.estimates is not None
+        context, threads, controller = slot.draft_cache.context, slot.threads, kind()
+        estimates = estimates_for(
+            controller.target, drafting if context.n_branches else replace(drafting, branches=0), threads.draft,
             separate_devices=self.pair.separate_devices, aborts=self.pair.machine.aborts,
-            n_depths=slot.policy.n_depths,
+            n_depths=slot.estimates.n_depths,
         )  # fmt: skip
-        time_draft(context, slot.draft_model, threads, policy)
+        time_draft(context, slot.draft_model, threads, estimates)
         self.account.times.clear()
-        return policy
+        return Proposers(controller, [slot.new_draft(estimates)])
 
     def far(self, mode: str, engine: Engine, setup: Setup, port: int, stack: ExitStack) -> Contestant:
         """One whose draft is in another process, behind a link with the delay; it connects to `port`."""
@@ -102,7 +103,7 @@ class Emulation:
         servers.wait_until(lambda: bool(getattr(remote, "connected", ())), process)
 
         def write(job: Job, stop: threading.Event) -> Run:
-            run = self.write(engine, engine.slot.sources(remote=remote), job, stop)
+            run = self.write(engine, Proposers(engine.slot.controller, remote=remote), job, stop)
             if process.status is not None:
                 raise DecodeError(f"the remote draft failed: {process.stderr.strip()}")
             return run

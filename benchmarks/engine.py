@@ -8,15 +8,18 @@ from statistics import median
 
 import numpy as np
 import psutil
-from duo.speculation.policy import Policy
 
 import duo
 from benchmarks.contestants import Setup
 from benchmarks.runner import Outcome, Scenario, note, verdict
 from benchmarks.virtual import generate
+from duo.engine.kv_store import Cache
+from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import LookupProposer
 from duo.engine.recorder import Recorder
-from duo.speculation.modes import Schedule
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import Schedule, TargetAlone
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import Greedy
 from duo.speculation.types import Logits
@@ -99,9 +102,12 @@ def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> fl
     """Microseconds of processor time per step; `looks_up`: in vain."""
     greedy, metrics = Greedy(), Recorder()
     prompt = [_token(position) for position in range(3)]
-    draft = None if schedule is Schedule.OFF else Instant(is_draft=True)
-    policy = Policy(_N_MAX, _N_AHEAD, (schedule,)) if draft or looks_up else None
+    controller, draft = Controller(_N_MAX if looks_up else 0), None
+    if schedule is not Schedule.OFF:
+        estimates = DraftEstimates(controller.target, _N_MAX, _N_AHEAD, (schedule,))
+        draft = LocalDraft(Cache(Instant(is_draft=True)), estimates)
     others = (LookupProposer(PromptLookup(), _N_MAX),) if looks_up else ()
     began = time.process_time()
-    generate(Instant(), draft, policy, prompt, n_tokens, metrics, greedy, Matching(greedy), others)
+    planning = controller if draft or looks_up else TargetAlone()
+    generate(Instant(), draft, planning, prompt, n_tokens, metrics, greedy, Matching(greedy), others)
     return 1e6 * (time.process_time() - began) / len(metrics.steps)

@@ -29,28 +29,24 @@ BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import request_writer
+from duo.engine import scheduler
 from duo.speculation.types import Candidate
 class Random:
     n_recent = 0
     dice = random.Random(1)
-    def guess(self, logits, position, recent=()):
+    def candidate(self, logits, position, recent=()):
         return Candidate(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
-    judge = guess
-choosing = request_writer.choosing
-request_writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+    judge = candidate
+choosing = scheduler.choosing
+scheduler.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 
 # As many candidates as --draft, at each step: as llama.cpp's programs.
 _FIXED_DEPTH = """
-import math
-from duo.speculation.policy import Decision, Policy
-def decide(self, n_room, drafted, *others):
-    n, most = len(drafted.guesses), min(self.n_max, n_room - 1)
-    waits = n < most and drafted.next_s < math.inf
-    return Decision(min(n, most), math.inf if waits else None)
-Policy.decide = decide
+from benchmarks.two_devices import FixedLength
+from duo.speculation.controller import Controller
+Controller.plan = FixedLength.plan
 """
 
 

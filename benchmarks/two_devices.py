@@ -11,8 +11,6 @@ from functools import partial
 from statistics import fmean, geometric_mean, median
 from typing import Any
 
-from duo.speculation.policy import Decision, Policy
-
 from benchmarks.contestants import Setup
 from benchmarks.emulated import Account
 from benchmarks.emulation import Emulation
@@ -25,9 +23,11 @@ from duo.bench.rounds import Contestant, Prompt
 from duo.config import AUTO_DRAFT, DraftConfig
 from duo.diagnose.prospects import Pair, foretell, informed, read_machine, read_pair
 from duo.engine.engine import Engine
+from duo.engine.generation import Proposers
 from duo.loading import load
+from duo.speculation.controller import Controller
 from duo.speculation.modes import Schedule
-from duo.speculation.types import Proposal
+from duo.speculation.types import Plan, Planned, Proposal
 
 PLAIN, TURNS, BOTH, PREPARED = "plain", "sync", "async", "prepared"
 FIXED = "fixed k"  # taking turns with the same number of candidates in each
@@ -43,14 +43,15 @@ _BARS = {  # by milliseconds of the target and of the draft; (0, 0) for two mach
 }
 
 
-class FixedLength(Policy):
-    """Verifies as many candidates as allowed in every step, as programs do that take turns without a policy."""
+class FixedLength(Controller):
+    """Verifies as many candidates as allowed in every step, as programs do that always take turns."""
 
-    def decide(self, n_room: int, drafted: Proposal, *_: Proposal) -> Decision:
-        n = max(0, min(self.n_max, n_room - 1))
+    def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
+        drafted, (draft,) = proposals[0], self.drafts.values()  # a draft is the first proposer
+        n = max(0, min(draft.n_max, texts[0].n_room - 1))
         if len(drafted.candidates) < n and drafted.next_s < math.inf:
-            return Decision(0, drafted.next_s)
-        return Decision(min(len(drafted.candidates), n))
+            return Plan(proposer=0, wait_s=drafted.next_s)
+        return Plan(drafted.candidates[:n], 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +218,15 @@ def likely_ks(traces: Sequence[Trace], emulation: Emulation) -> list[int]:
 def contestants(engine: Engine, emulation: Emulation, ks: Sequence[int]) -> list[Contestant]:
     """Plain, taking turns with at most or always k candidates (`ks`), both at once, and outcomes prepared."""
 
-    def with_draft(mode: str, k: str, schedule: str, branches: int | None, kind: type[Policy] = Policy) -> Contestant:
+    def with_draft(
+        mode: str, k: str, schedule: str, branches: int | None, kind: type[Controller] = Controller
+    ) -> Contestant:
         n = AUTO_DRAFT if k == "auto" else int(k)
         drafting = DraftConfig(n, 2 * n, schedule, branches)
-        draft = engine.slot.new_draft(engine.call(lambda slot: emulation.new_policy(slot, drafting, kind)))
-        return Contestant(mode, partial(emulation.write, engine, engine.slot.sources(draft)), n_max=k)
+        proposers = engine.call(lambda slot: emulation.with_draft(slot, drafting, kind))
+        return Contestant(mode, partial(emulation.write, engine, proposers), n_max=k)
 
-    found = [Contestant(PLAIN, partial(emulation.write, engine, engine.slot.sources()))]
+    found = [Contestant(PLAIN, partial(emulation.write, engine, Proposers()))]
     found += [with_draft(TURNS, k, TURNS, 0) for k in _KS]
     found += [with_draft(FIXED, str(k), TURNS, 0, FixedLength) for k in ks]
     if not emulation.is_far:

@@ -1,4 +1,4 @@
-"""A fake model and context with the rules of llama.cpp's contexts, and policies that follow a script."""
+"""A fake model and context with the rules of llama.cpp's contexts; drafts and a controller that follow a script."""
 
 import math
 import random
@@ -9,15 +9,19 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
-from duo.speculation.policy import Decision, Policy, StepCost
 
 from duo.config import ThreadConfig
+from duo.engine.generation import Proposers
+from duo.engine.local_draft import LocalDraft
 from duo.engine.recorder import Clock
 from duo.errors import DecodeAborted, RollbackError
 from duo.speculation.acceptance import Acceptance, Lookahead
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.forecast import Forecast
-from duo.speculation.modes import ALL, Schedule
-from duo.speculation.types import Logits, Proposal
+from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Mode, Schedule
+from duo.speculation.target_costs import TargetCosts
+from duo.speculation.types import Logits, Plan, Planned, Proposal, SizedResult, StepCost
 
 N_VOCAB = 17
 
@@ -53,33 +57,26 @@ class ManualClock(Clock):
 CERTAIN = (1.0,) * (len(Acceptance.EDGES) + 1)  # the acceptance of a draft that is always right
 
 
-class Eager(Policy):
-    """Verifies whatever is ready and drafts whatever it may, so that nothing depends on time.
-
-    In the sequential schedule as many candidates are drafted as can be verified.
-    """
+class Eager(DraftEstimates):
+    """Of a draft that drafts whatever it may, so that nothing depends on time. See EagerController."""
 
     def __init__(
-        self, n_max: int, n_ahead: int, schedule: Schedule = Schedule.ASYNC, draft_threads: Sequence[int] = (1,)
-    ) -> None:
-        super().__init__(n_max, n_ahead, (schedule,), draft_threads)
+        self, n_max: int, n_ahead: int, schedule: Schedule = ASYNC, draft_threads: Sequence[int] = (1,),
+        target: TargetCosts | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         self.scores: list[tuple[float, bool]] = []
+        super().__init__(target or TargetCosts(), n_max, n_ahead, (schedule,), draft_threads, **options)
+        self.schedule = schedule
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         self.scores += (scores := list(scores))
         super().learn_scores(scores)
 
-    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        n = 0 if self.schedule is Schedule.OFF else max(0, min(self.n_max, n_room - 1))
-        if self.schedule is Schedule.SYNC and len(drafted.candidates) < n and drafted.next_s < math.inf:
-            return Decision(0, 0.0)
-        return Decision(min(len(drafted.candidates), n))
-
     def forecasts(self, *_: Any, **__: Any) -> dict[Schedule, Forecast]:
         return {}
 
     def lookahead(self) -> Lookahead:
-        return Lookahead(self.n_ahead, 0.0, CERTAIN) if self.schedule is Schedule.ASYNC else Lookahead()
+        return Lookahead(self.n_ahead, 0.0, CERTAIN) if self.schedule is ASYNC else Lookahead()
 
 
 RANKS = (0.6, 0.3, 0.1)
@@ -88,8 +85,8 @@ RANKS = (0.6, 0.3, 0.1)
 class Preparing(Eager):
     """Concurrent, and prepares as many outcomes as it may, however unlikely they are."""
 
-    def __init__(self, n_max: int, n_ahead: int, n_branches: int = 4) -> None:
-        super().__init__(n_max, n_ahead)
+    def __init__(self, n_max: int, n_ahead: int, n_branches: int = 4, **options: Any) -> None:
+        super().__init__(n_max, n_ahead, **options)
         self._n_wanted = n_branches
 
     def lookahead(self) -> Lookahead:
@@ -100,42 +97,76 @@ class Scripted(Eager):
     """Follows a script: the schedule of each step, and whether to probe in each that is not async."""
 
     def __init__(
-        self, n_max: int, n_ahead: int, schedules: Iterator[Schedule], probes: Iterator[bool] | None = None
+        self,
+        n_max: int,
+        n_ahead: int,
+        schedules: Iterator[Schedule],
+        probes: Iterator[bool] | None = None,
+        **options: Any,
     ) -> None:
-        self._script = schedules
-        self._probes = probes or iter(())
-        self._now = next(schedules)
-        self._n_tokens = 0
-        super().__init__(n_max, n_ahead)
+        super().__init__(n_max, n_ahead, **options)
+        self.schedules, self._now = ALL, next(schedules)
+        self._script, self._probes = schedules, probes or iter(())
 
-    @property
-    def schedule(self) -> Schedule:
-        return self._now
-
-    def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
-        super().begin(n_prompt, n_room, mode)
+    def begin(self, mode: str, n_prompt: int) -> None:
+        super().begin(mode, n_prompt)
         self._n_tokens = n_prompt
 
-    def probe_size(self) -> int:
-        """More than there are, or none; never before there is a token and one to predict it from."""
-        is_due = self._now is not Schedule.ASYNC and self._n_tokens > 1 and next(self._probes, False)
-        return 10_000 if is_due else 0
+    def follow(self, n_tokens: int) -> Mode:
+        """The step that has added `n_tokens` is over (0: it taught nothing): the mode of the next one."""
+        if n_tokens:
+            self._n_tokens += n_tokens
+            self._now = next(self._script, self._now)
+        # More than there are, or none; never before there is a token and one to predict it from.
+        is_due = self._now is not ASYNC and self._n_tokens > 1 and next(self._probes, False)
+        self.n_probe = 10_000 if is_due and not self.has_ended else 0
+        return self.step_mode
 
-    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        super().learn_step(n_tokens, cost)
-        self._n_tokens += n_tokens
-        self._now = next(self._script, self._now)
-
-    def stop_drafting(self) -> None:
-        super().stop_drafting()
-        self._now, self._script, self._probes = Schedule.OFF, iter(()), iter(())
+    @property
+    def step_mode(self) -> Mode:
+        self.schedule = OFF if self.has_ended else self._now
+        return ALONE if self.schedule is OFF else Mode(self.name, self.schedule)
 
 
-def restless(seed: int, n_max: int = 4, n_ahead: int = 6) -> Scripted:
+def restless(seed: int, n_max: int = 4, n_ahead: int = 6, **options: Any) -> Scripted:
     """Changes the schedule at random at every step, and probes at random."""
     dice = random.Random(seed)
     schedules, probes = (dice.choice(ALL) for _ in repeat(0)), (dice.random() < 0.2 for _ in repeat(0))
-    return Scripted(n_max, n_ahead, schedules, probes)
+    return Scripted(n_max, n_ahead, schedules, probes, **options)
+
+
+class EagerController(Controller):
+    """Verifies whatever of the draft's is ready. In schedule sync, as many are drafted as can be verified."""
+
+    def __init__(self, target: TargetCosts | None = None) -> None:
+        super().__init__(target=target)
+
+    def begin(self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
+        super().begin(drafts, n_prompt, n_room, mode)
+        for draft in drafts:
+            if isinstance(draft, Scripted):
+                self.chooser.now = draft.step_mode
+
+    def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
+        super().learn(results, cost)
+        for draft in self.drafts.values():
+            if isinstance(draft, Scripted):
+                self.chooser.now = draft.follow(len(results[0].tokens) if cost is not None else 0)
+
+    def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
+        super().plan(texts, proposals)  # it notices drafts that have ended
+        at, draft = next((i for i, each in enumerate(proposals) if each.draft == self.mode.draft), -1), self.draft
+        if draft is None or at < 0:
+            return Plan()
+        drafted, n = proposals[at], max(0, min(draft.n_max, texts[0].n_room - 1))
+        if draft.schedule is SYNC and len(drafted.candidates) < n and drafted.next_s < math.inf:
+            return Plan(proposer=at, wait_s=0.0)
+        return Plan(drafted.candidates[:n], at)
+
+
+def eager(draft: LocalDraft) -> Proposers:
+    """This draft alone, and a controller that is as eager."""
+    return Proposers(EagerController(draft.estimates.target), [draft])
 
 
 class FakeContext:

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from duo.speculation.policy import Policy
-
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.model_pair import ModelPair
@@ -19,6 +17,7 @@ from duo.engine.request import Ending, Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT, StepRecord
 from duo.llama.chat_template import ChatTemplate, Messages, Tools, begun
 from duo.remote.drafts import RemoteDrafts
+from duo.speculation.controller import Controller
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Step, TokenLogprobs, common_prefix
 
@@ -85,7 +84,7 @@ class ScriptedSlot:
         self.draft_model: ScriptedModel | None = None
         self.translation: object = None
         self.lookup: object = None
-        self.policy: Policy | None = None  # of the texts
+        self.controller: Controller | None = None  # of the texts
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
         self.n_step = N_STEP
@@ -124,7 +123,7 @@ class ScriptedSlot:
     def write(self, request: Request) -> bool:
         """Write a text; it never pauses."""
         metrics, prompt, stop = request.metrics, list(request.prompt), request.config.stop
-        metrics.policy = self.policy
+        metrics.policy = self.controller
         self.requests.append(request)
         metrics.n_prompt = len(prompt)
         request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)

@@ -8,7 +8,6 @@ from statistics import mean
 from unittest.mock import Mock
 
 import pytest
-from duo.speculation.pair import Machine
 
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
@@ -25,6 +24,7 @@ from duo.bench.rounds import Contestant, Prompt, Sample
 from duo.bench.rounds import Run as Text
 from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
+from duo.speculation.machine import Machine
 
 FLAT = (0.1,) * (N_MAX + 1)
 MACHINE = Machine(FLAT, 0.01, FLAT, 0.02, read_s=0.001, pair_s=0.012)

@@ -1,21 +1,18 @@
-"""Replays in virtual time: what a machine of known costs does, and what the policy does on it."""
+"""Replays in virtual time: what a machine of known costs does, and what a controller does on it."""
 
 from dataclasses import replace
 
 import pytest
-from duo.speculation.pair import Machine
-from duo.speculation.policy import Policy
-from duo.speculation.schedule import ALL, Schedule
 
-from benchmarks.virtual import constant, replay
 from benchmarks.virtual_clock import VirtualClock
-from tests.unit.speculation.machines import (
-    N_AHEAD,
-    N_MAX,
+from duo.speculation.machine import Machine
+from duo.speculation.modes import ALL, Schedule
+from tests.unit.speculation.pairs import (
     SEPARATE,
     TWO_CORES,
-    Fixed,
     concurrent_rate,
+    fixed,
+    pair,
     prepared,
     sequential_rate,
 )  # fmt: skip
@@ -54,7 +51,7 @@ def test_threads_go_on_in_the_order_of_their_moments_and_time_is_what_they_wait_
 
 @pytest.mark.parametrize("schedule", ALL)
 def test_a_replay_accounts_for_every_token_and_step(schedule: Schedule) -> None:
-    found = replay(Policy(N_MAX, N_AHEAD, (schedule,)), SEPARATE, constant(0.8), 1000)
+    found = pair(schedules=(schedule,)).replay(SEPARATE, 0.8, 1000)
     assert found.tokens_in == {other: 1000 if other is schedule else 0 for other in ALL}
     assert found.ends[-1] == (1000, found.seconds)
     assert found.rate == pytest.approx(1000 / found.seconds)
@@ -72,7 +69,7 @@ def test_a_replay_accounts_for_every_token_and_step(schedule: Schedule) -> None:
     ],
 )
 def test_fixed_settings_reach_the_rate_of_the_formula(machine: Machine, k: int, wait: int, schedule: Schedule) -> None:
-    found = replay(Fixed(k, wait, schedule), machine, constant(0.8), 5000).rate
+    found = fixed(k, wait, schedule).replay(machine, 0.8, 5000).rate
     sequential = schedule is Schedule.SYNC
     formula = sequential_rate(machine, 0.8, k) if sequential else concurrent_rate(machine, 0.8, k, wait)
     assert found == pytest.approx(formula, rel=0.04)
@@ -80,7 +77,7 @@ def test_fixed_settings_reach_the_rate_of_the_formula(machine: Machine, k: int, 
 
 def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
     machine = Machine([0.55] * 9, 0.1, [0.55] * 9, 0.1)
-    aborts, ends = (replay(Fixed(1, 1), replace(machine, aborts=each), constant(0.0), 200) for each in (True, False))
+    aborts, ends = (fixed(1, 1).replay(replace(machine, aborts=each), 0.0, 200) for each in (True, False))
     assert aborts.seconds == pytest.approx(200 * 0.55 + 200 * 0.1)
     assert ends.seconds == pytest.approx(200 * 0.55 + 0.1 + 199 * 0.15)
 
@@ -95,4 +92,4 @@ def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_
     never = prepared(machine, 0.8, 2000, 8, ranks=(0.0,))
     assert never.n_prepared == 0 < never.n_contradicted
     assert found.rate > 1.1 * never.rate
-    assert never.n_opened < 0.5 * found.n_opened, "the policy learns that it prepares in vain"
+    assert never.n_opened < 0.5 * found.n_opened, "the controller learns that it prepares in vain"

@@ -212,6 +212,7 @@ class AsyncDraft(Proposer):
     def begin(self, text: RunningText) -> None:
         """See Proposer. The queue is replaced, so that nothing from an earlier text arrives."""
         self._connect(TokenSequence(text.tokens, text.n_vocab, judges_all=text.judges_all), text.recorder)
+        self._allow()  # also during the target's prefill
 
     def _connect(self, sequence: TokenSequence, recorder: Recorder) -> None:
         self._sequence, self._metrics, self._now = sequence, recorder, recorder.clock.now
@@ -226,13 +227,17 @@ class AsyncDraft(Proposer):
             return Proposal()
         if self._is_new:
             self._is_new, self._in_vain, self._wait_ends = False, False, None
-            if (lookahead := self.estimates.lookahead()) != self._lookahead:
-                self._lookahead = lookahead
-                self._queue.allow(lookahead)
+            self._allow()
         if self.estimates.schedule is Schedule.OFF:
             return Proposal(draft=self.estimates.name)
         state = self._look()
         return Proposal(state.candidates, math.inf if self._in_vain else self._next_s(state), draft=self.estimates.name)
+
+    def _allow(self) -> None:
+        """Let the draft run as far ahead as pays now."""
+        if (lookahead := self.estimates.lookahead()) != self._lookahead:
+            self._lookahead = lookahead
+            self._queue.allow(lookahead)
 
     def wait(self, seconds: float) -> None:
         now = self._now()

@@ -144,9 +144,9 @@ class Generation:
             proposer.begin(self.text)
 
     def _estimates(self) -> list[DraftEstimates]:
-        """What is known of the drafts that can be used now."""
+        """What is known of the drafts."""
         drafts = [*self._drafts.values(), *([self._remote] if self._remote is not None else [])]
-        return [draft.estimates for draft in drafts if not draft.estimates.has_ended]
+        return [draft.estimates for draft in drafts]
 
     def _running(self) -> list[RunningText]:
         """The texts of the next step: none once the text has ended, pauses, or is cancelled."""
@@ -182,7 +182,7 @@ class Generation:
         if before is not None:
             self.proposers.remove(before)
             before.end()
-        self.controller.use(self._estimates(), len(self.text.tokens))
+        self.controller.use([each for each in self._estimates() if not each.has_ended], len(self.text.tokens))
         if draft is not None:
             self.proposers.append(draft)
             draft.begin(self.text)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from duo.speculation.policy import Decision, Policy
 
 from duo.cli.commands import check
 from duo.cli.commands.check import Comparison
@@ -17,8 +16,9 @@ from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import Request, choosing, generation_config
 from duo.loading import load
-from duo.speculation.types import Logits, Proposal, common_prefix
-from tests.fakes import Preparing
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.types import Logits, Plan, Planned, Proposal, common_prefix
+from tests.fakes import EagerController, Preparing
 
 Layers = int | str
 
@@ -35,19 +35,21 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Patient(Preparing):
-    """Concurrent; waits until the draft has two candidates, so that some are certainly verified."""
+class Patient(EagerController):
+    """Waits until the draft has two candidates, so that some are certainly verified."""
 
-    def __init__(self, n_branches: int = 0) -> None:
-        super().__init__(N_MAX, 2 * N_MAX, n_branches)
-        self._n_seen = -1  # candidates before the last wait, which is repeated only if one came
+    _n_seen = -1  # candidates before the last wait, which is repeated only if one came
 
-    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        if self._n_seen < len(drafted.candidates) < min(2, n_room - 1):
-            self._n_seen = len(drafted.candidates)
-            return Decision(0, _WAIT_S)
+    def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
+        if self._n_seen < len(proposals[0].candidates) < min(2, texts[0].n_room - 1):
+            self._n_seen = len(proposals[0].candidates)
+            return Plan(proposer=0, wait_s=_WAIT_S)
         self._n_seen = -1
-        return super().decide(n_room, drafted, *others)
+        return super().plan(texts, proposals)
+
+
+def patient(n_branches: int = 0) -> DraftEstimates:
+    return Preparing(N_MAX, 2 * N_MAX, n_branches)
 
 
 def opened(
@@ -101,15 +103,19 @@ def write(
     engine: Engine, prompt: Sequence[int], config: GenerationConfig, sources: Proposers | None = None
 ) -> list[int]:
     """The tokens of the text; without `sources`, the target writes alone."""
-    with engine.start(Request(prompt, config, proposers=sources or engine.slot.sources())) as stream:
+    with engine.start(Request(prompt, config, proposers=sources or Proposers())) as stream:
         tokens = [token for step in stream for token in step.tokens]
     assert stream.request.metrics.draft_error is None
     return tokens
 
 
-def compare(engine: Engine, policy: Policy, kind: str = "greedy", prompt: str = PROMPT, n: int = N) -> Comparison:
+def compare(
+    engine: Engine, estimates: DraftEstimates, kind: str = "greedy", prompt: str = PROMPT, n: int = N
+) -> Comparison:
     """The text with the engine's draft, and without."""
-    return check.compare(engine, engine.tokenize(prompt), config_of(kind, n), policy)
+    controller = (Patient if isinstance(estimates, Preparing) else EagerController)(estimates.target)
+    proposers = Proposers(controller, [engine.slot.new_draft(estimates)])
+    return check.compare(engine, engine.tokenize(prompt), config_of(kind, n), proposers)
 
 
 def assert_as_alone(engine: Engine, found: Comparison) -> None:

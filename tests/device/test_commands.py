@@ -63,9 +63,9 @@ def test_tune_measures_the_device_and_the_next_run_begins_with_that(
     tuned = duo("tune", *models(*pair), *DRAFT_ON_DEVICE, "-fa", "off", "-v", before=MEASURABLE, env=env)
     assert tuned.status == 0, tuned.stderr
     assert f"{gpu} model buffer size" in tuned.stderr
-    (profile,) = (path for path in (tmp_path / "config").rglob("*") if path.is_file())
-    measured = json.loads(profile.read_text())["policy"]
-    assert measured["alone"]["draft_s"], "the draft was measured on the device"
+    (profile,) = (tmp_path / "config").rglob("*+*.json")
+    measured = json.loads(profile.read_text())["draft"]["costs"]["times"]["0"]
+    assert measured[0]["by_threads"], "the draft was measured on the device"
     run = duo(*models(*pair), *DRAFT_ON_DEVICE, *TEXT, "--json", report, before=MEASURABLE, env=env)
     assert run.status == 0, run.stderr
     document = json.loads(report.read_text())

@@ -4,24 +4,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from duo.speculation.policy import Policy
 
 from duo.engine.engine import Engine
 from duo.llama.devices import gpus
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
 from tests.device.helpers import (
     KINDS,
     N_MAX,
     PROMPT,
-    Patient,
     assert_as_alone,
     assert_as_on_cpu,
     compare,
     has_equal_rows,
     let_branches_grow,
     opened,
+    patient,
 )
-from tests.fakes import Eager, restless
+from tests.fakes import Eager, eager, restless
 
 ALL = 99
 PLACES = {"the draft": (0, ALL), "the target": (ALL, 0), "both": (ALL, ALL)}  # layers on the device
@@ -43,9 +43,9 @@ def test_batches_of_few_rows_are_bit_equal_on_a_software_device(engine: Engine) 
         assert engine.call(has_equal_rows)
 
 
-def drafted(engine: Engine, policy: Policy, *kinds: str) -> tuple[int, int]:
+def drafted(engine: Engine, estimates: DraftEstimates, *kinds: str) -> tuple[int, int]:
     """Candidates that were accepted, and all that were verified, in texts that they must not change."""
-    found = [compare(engine, policy, kind) for kind in kinds]
+    found = [compare(engine, estimates, kind) for kind in kinds]
     for comparison in found:
         assert_as_alone(engine, comparison)
     counts = [comparison.drafted for comparison in found]
@@ -55,13 +55,13 @@ def drafted(engine: Engine, policy: Policy, *kinds: str) -> tuple[int, int]:
 def test_drafting_changes_no_text(engine: Engine) -> None:
     n_accepted, n_verified = drafted(engine, Eager(N_MAX, 2 * N_MAX, Schedule.SYNC), *KINDS)
     assert 0 < n_accepted < n_verified
-    assert drafted(engine, Patient(), "greedy", "sampled")[1] > 0
+    assert drafted(engine, patient(), "greedy", "sampled")[1] > 0
     drafted(engine, restless(1, N_MAX, 2 * N_MAX), "sampled")
 
 
 def test_branches_change_no_text(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     let_branches_grow(engine, monkeypatch)
-    found = compare(engine, Patient(n_branches=4), "sampled")
+    found = compare(engine, patient(n_branches=4), "sampled")
     assert_as_alone(engine, found)
     assert found.n_prepared > 0
 
@@ -80,7 +80,7 @@ def test_the_demo_pair_writes_what_it_writes_on_the_cpu(demo_pair: tuple[Path, P
     with opened(demo_pair) as cpu:
         for layers in PLACES.values():
             with opened(demo_pair, *layers) as engine:
-                sources = engine.slot.sources(engine.slot.new_draft(Eager(4, 8, Schedule.SYNC)))
+                sources = eager(engine.slot.new_draft(Eager(4, 8, Schedule.SYNC)))
                 assert_as_on_cpu(cpu, engine, "greedy", "a b c d e", sources=sources)
                 statistics = engine.statistics
                 assert statistics is not None

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from duo.speculation.policy import Policy
 from hypothesis import given
 
 from benchmarks.virtual import constant, replay
@@ -16,7 +15,10 @@ from duo.cli.commands.saved_profiles import describe, table
 from duo.config import EngineConfig
 from duo.engine.cores import plan_threads, tuned_threads
 from duo.models.profiles import Profile, kept_threads, saved_profiles
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
+from duo.speculation.report import report
 from tests.fuzz.cases import cases, damaged, dice
 from tests.unit.models.test_profiles import KEY
 
@@ -25,7 +27,7 @@ JUNK: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 0.5, -0.0, 1e-320, 1e-9, 1e-7, 1e5, 1e9, 1e308, -1e308, float("nan"), float("inf"),
     2**31, 2**63, 10**400, "", "1", "x", "nan", "٣", "\ud800", [], {}, [1], [[1, 1]], {"1": [0.1, 0]}, {"": None},
 )  # fmt: skip
-NAMES = ("", "x", "0", "-1", "1" * 30, "9" * 5000, "1.5", "٣", "target_s")
+NAMES = ("", "x", "0", "-1", "1" * 30, "9" * 5000, "1.5", "٣", "by_threads")
 PIECES = tuple(one * n for one in (b"[", b'{"":', b"[[1],", b'"', b"9", b"\\u0000") for n in (9, 100_000))
 
 
@@ -66,12 +68,21 @@ def variant(draw: Random, data: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
+def begun() -> tuple[Controller, DraftEstimates]:
+    controller = Controller()
+    return controller, DraftEstimates(controller.target, 4, 8)
+
+
 @pytest.fixture(scope="module")
 def learned() -> dict[str, Any]:
     """What a run and a tuning have learned."""
-    policy = Policy(4, 8)
-    replay(policy, MACHINE, constant(0.8), 500)
-    return {"policy": policy.state(), "threads": {"target": 1, "draft": 1, "concurrent": [1, 1]}}
+    controller, draft = made = begun()
+    replay(*made, MACHINE, constant(0.8), 500)
+    return {
+        "target": controller.target.state(),
+        "draft": draft.state(),
+        "threads": {"target": 1, "draft": 1, "concurrent": [1, 1]},
+    }
 
 
 @cases(2000)
@@ -84,17 +95,23 @@ def test_a_damaged_profile(learned: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
     profile.save(learned)
     profile.path.write_bytes(variant(draw, profile.path.read_bytes()))
     (saved,) = saved_profiles()
-    for line in (saved.name, *table([saved]), *describe(saved)):
+    for line in (saved.name, *table([saved]), *describe(saved, [saved])):
         assert line.isprintable()
     kept = profile.load()
     assert tuned_threads(threads, EngineConfig(), kept) == threads or kept_threads(kept)
-    policy, again = Policy(4, 8), Policy(4, 8)
-    policy.restore_kept(kept.get("policy"))
-    policy.begin(3, mode="greedy")
-    assert all(0 < rate < 1e12 for rate in policy.rates().values())
-    assert 0 < replay(policy, MACHINE, constant(0.7), 40).rate < 1e12
-    json.dumps(asdict(policy.statistics()), allow_nan=False)
-    profile.save({"policy": json.loads(json.dumps(policy.state(), allow_nan=False))} | kept_threads(kept))
-    again.restore_kept(profile.load()["policy"])
-    kept_s, now_s = (each.state()["costs"]["0"][0]["target_s"] for each in (again, policy))
-    assert kept_s.keys() == now_s.keys()
+    (controller, draft), (again, same) = begun(), begun()
+    if "target" in kept:
+        controller.target.restore(kept["target"])
+    if "draft" in kept:
+        draft.restore(kept["draft"])
+    controller.begin([draft], 3, mode="greedy")
+    assert all(0 < rate < 1e12 for rate in controller.prospects.rates().values())
+    assert 0 < replay(controller, draft, MACHINE, constant(0.7), 40).rate < 1e12
+    json.dumps(asdict(report(controller)), allow_nan=False)
+    states: Any = json.loads(json.dumps({"target": controller.target.state(), "draft": draft.state()}, allow_nan=False))
+    profile.save(states | kept_threads(kept))
+    assert again.target.restore(profile.load()["target"])
+    assert same.restore(profile.load()["draft"])
+    assert (again.target.state()["costs"].keys(), same.state()["beside"].keys()) == (
+        states["target"]["costs"].keys(), states["draft"]["beside"].keys()
+    )  # fmt: skip

@@ -5,9 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duo.speculation.policy import Policy
-from duo.speculation.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
-
 from duo.cli.terminal.report import RunStatistics, render, render_comparison, verdict
 from duo.config import GenerationConfig, SamplingConfig
 from duo.engine.statistics import (
@@ -19,14 +16,17 @@ from duo.engine.statistics import (
     Statistics,
 )
 from duo.engine.stream import Completion
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import ALL, Change, Schedule
+from duo.speculation.report import AloneTimes, ByCondition, ControllerReport, report
 
 REPORTS = Path(__file__).with_name("reports.txt")
 OFF, SYNC, ASYNC = Schedule.OFF, Schedule.SYNC, Schedule.ASYNC
 
 _GENERATION = GenerationStatistics(16, 1.5, 15.0, 0.61, 8, 1.875, 100.0, 0.0, {"sync": 5, "async": 10}, "token limit")
 _DRAFT = DraftStatistics(20, 12, 7, 7 / 12, [0.75, 0.25], [2, 0, 6], 20.0, 0.45, 0.8, 0.65, None, "shared", 0)
-_POLICY = PolicyStatistics(
+_POLICY = ControllerReport(
     ASYNC, ALL, [], 14.0, {OFF: 10.0, ASYNC: 16.0}, 15.0, 0, 0.6, 100, (0.5, 0.2, 0.1), 1.8, AloneTimes(100.0, 80.0),
     ByCondition({1: 100.0}, {1: 110.0, 3: 120.0}), ByCondition(20.0, 25.0), [], None,
     ByCondition([100.0, 105.0, 110.0, 115.0, 120.0], None), ByCondition([1, 5], [1, 3]), 26.0,
@@ -59,6 +59,12 @@ def made(
     return replace(RunStatistics(text, COOL, 1_234_500_000, {"all": 2, "now": 2, "fewest": 2}, learned), **more)
 
 
+def _nothing_learned() -> ControllerReport:
+    controller = Controller()
+    controller.begin([DraftEstimates(controller.target, 4, 8)], 3)
+    return report(controller)
+
+
 ALONE: dict[str, Any] = {"tokens_per_s": 10.0, "tokens_by_schedule": {"off": 15}}
 SLOW: dict[str, Any] = {"forecast_tokens_per_s": {OFF: 10.0, SYNC: 9.0, ASYNC: 8.0}}
 PLAIN = made(generation=ALONE | {"decodes": 15, "tokens_per_decode": 1.0}, draft=None, policy=None)
@@ -86,7 +92,7 @@ RUNS = {
     "lookup alone": made(draft=None, lookup=LOOKUP, policy=_NO_DRAFT),
     "lookup with a draft": made(lookup=LOOKUP),
     "a policy that has learned nothing": replace(
-        made(generation={"tokens_by_schedule": {}}), policy=Policy(4, 8).statistics()
+        made(generation={"tokens_by_schedule": {}}), policy=_nothing_learned()
     ),
     "a draft that was only probed": made(draft={"drafted": 0}, policy=SLOW | {"max_gain": 1.01}),
     "a draft that was only probed, and failed": made(draft={"drafted": 0, "error": "out of memory"}, policy=SLOW),

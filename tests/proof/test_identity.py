@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from duo.speculation.policy import Policy
 
 from benchmarks.emulated import Wrapped
 from duo.config import (
@@ -24,6 +23,7 @@ from duo.config import (
 )
 from duo.engine.decoder import Decoder
 from duo.engine.engine import Engine
+from duo.engine.generation import Proposers
 from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.model_pair import ModelPair
@@ -31,9 +31,12 @@ from duo.engine.recorder import Recorder
 from duo.engine.request import Request
 from duo.llama.library import quantize
 from duo.llama.model import Model
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
+from duo.speculation.target_costs import TargetCosts
 from duo.speculation.types import Logits, TokenLogprobs
-from tests.fakes import Eager, Preparing, restless
+from tests.fakes import Eager, Preparing, eager, restless
 from tests.process.llama.test_exact import FILE_TYPES
 from tests.prompts import PROMPTS
 from tests.unit.engine.helpers import until
@@ -80,22 +83,25 @@ class Pair:
         """The prompt from here on, and the text that the target writes alone."""
         self.prompt, self.sampling = self.model.tokenize(text), sampling or SamplingConfig()
         self._engine.call(ModelPair.forget)
-        return self.write(None, Eager(1, 1))
+        return self.write(None)
 
     def write(
         self,
         draft: Decoder | None,
-        policy: Policy,
+        estimates: DraftEstimates | None = None,
         threads: ThreadConfig = ONE,
         before: Callable[[], object] = lambda: None,
     ) -> list[int]:
         """The tokens that follow the prompt; `before` is called before each decode of the target."""
         self._slot.threads, self.target.before, self.metrics = threads, before, Recorder()
-        local = LocalDraft(Cache(draft), policy) if draft is not None else None
-        if draft is self.draft:  # whose cache may hold the prompt
-            local = self._slot.new_draft(policy)
+        sources = Proposers()
+        if draft is not None and estimates is not None:
+            # The cache of the pair's own may hold the prompt.
+            local = self._slot.new_draft(estimates) if draft is self.draft else LocalDraft(Cache(draft), estimates)
+            sources = eager(local)
+            if not isinstance(estimates, Eager):
+                sources = Proposers(Controller(target=estimates.target), [local])
         config = GenerationConfig(self.sampling, StopConfig(self._n), n_logprobs=N_LOGPROBS)
-        sources = self._slot.sources(local)
         with self._engine.start(Request(self.prompt, config, proposers=sources, metrics=self.metrics)) as stream:
             steps = list(stream)
         self.logprobs = [found for step in steps for found in step.logprobs]
@@ -114,14 +120,14 @@ def opened(target: Path, draft: Path, n: int) -> Iterator[Pair]:
         yield Pair(engine, n)
 
 
-def policies() -> dict[str, Policy]:
+def drafts() -> dict[str, DraftEstimates]:
     """One of each schedule; most verify whatever is ready, so that much is accepted and much rejected."""
     return {
         "async": Eager(AUTO_DRAFT, 2 * AUTO_DRAFT),
         "outcomes prepared": Preparing(4, 8, MAX_BRANCHES),
         "sync": Eager(AUTO_DRAFT, 2 * AUTO_DRAFT, Schedule.SYNC),
-        "off": Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, (Schedule.OFF,)),
-        "auto": Policy(AUTO_DRAFT, 2 * AUTO_DRAFT),
+        "off": DraftEstimates(TargetCosts(), AUTO_DRAFT, 2 * AUTO_DRAFT, (Schedule.OFF,)),
+        "auto": DraftEstimates(TargetCosts(), AUTO_DRAFT, 2 * AUTO_DRAFT),
         "changes at random": restless(1, 16, 32),
     }
 
@@ -158,9 +164,9 @@ def test_the_text_is_the_same_in_every_schedule_and_with_other_threads(pair: Pai
     assert 0 < len(plain) == len(logprobs) <= N
     assert kind != "long" or pair.target.n_batch < len(pair.prompt) < N_CTX
     assert kind != "one token" or len(pair.prompt) == 1
-    assert pair.write(None, Eager(1, 1), TWO) == plain
-    for i, (name, policy) in enumerate(policies().items()):
-        assert pair.write(pair.draft, policy, (ONE, TWO)[i % 2]) == plain, name
+    assert pair.write(None, threads=TWO) == plain
+    for i, (name, estimates) in enumerate(drafts().items()):
+        assert pair.write(pair.draft, estimates, (ONE, TWO)[i % 2]) == plain, name
         assert pair.logprobs == logprobs, name
 
 
@@ -181,7 +187,7 @@ def test_the_text_is_the_same_where_the_draft_certainly_takes_part(pair: Pair, n
     n_accepted = n_verified = n_hits = 0
     for kind in ("code", "story"):
         plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=0.8, seed=7))
-        assert pair.write(pair.draft, policies()[name], before=wait) == plain
+        assert pair.write(pair.draft, drafts()[name], before=wait) == plain
         found = pair.metrics.statistics().draft
         assert found is not None
         n_accepted, n_verified = n_accepted + found.accepted, n_verified + found.verified

@@ -10,23 +10,23 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
-from duo.speculation.policy import Policy, StepCost
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.generation import Generation, Proposers
 from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
-from duo.engine.proposers import Draft, DraftRequest, LookupProposer
+from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.recorder import Recorder
 from duo.engine.request import Ending
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.filters import Tokens
 from duo.speculation.modes import Schedule
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import CandidateSampler, Chain, Coupled
-from duo.speculation.sequence import TokenSequence
-from duo.speculation.types import Logits
+from duo.speculation.types import Logits, SizedResult, StepCost
 from duo.speculation.verify import DraftSampler, Matching, Rejection, Verifier
-from tests.fakes import Eager, restless
+from tests.fakes import Eager, EagerController, restless
 from tests.goodness import chi_square, chi_square_tail
 from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances
 from tests.unit.engine.helpers import Unthreaded
@@ -35,15 +35,12 @@ PROMPT = [0, 0, 0]
 THREADS = ThreadConfig(target=1, target_batch=1, draft=(1,), concurrent=(1, 1))
 
 
-class Priced(Policy):
-    """The real policy with fixed costs at which drafting always pays."""
+class Priced(Controller):
+    """The real one with fixed costs at which drafting always pays."""
 
-    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        seconds = self.priced_s(cost.n_candidates)
-        super().learn_step(n_tokens, replace(cost, decode_s=seconds, total_s=seconds))
-
-    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
-        super().learn_draft(n_tokens, 1e-6 * n_tokens, n_sequences)
+    def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
+        seconds = self.priced_s(cost.n_candidates) if cost is not None else 0.0
+        super().learn(results, cost and replace(cost, decode_s=seconds, total_s=seconds))
 
     @staticmethod
     def priced_s(n_candidates: int) -> float:
@@ -58,6 +55,13 @@ class Stepped(Priced):
         return 1.8e-3 if n_candidates else 1e-3
 
 
+class PricedDraft(DraftEstimates):
+    """Of a draft whose tokens cost as good as nothing."""
+
+    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
+        super().learn_draft(n_tokens, 1e-6 * n_tokens, n_sequences)
+
+
 @dataclass(frozen=True)
 class Case:
     """One way to write."""
@@ -66,10 +70,10 @@ class Case:
     draft: str  # of DRAFTS, or absent
     schedule: str  # async, sync or restless
     config: SamplingConfig
-    eager: bool = False  # verify whatever is ready, instead of what the policy finds best
+    eager: bool = False  # verify whatever is ready, instead of what the controller finds best
     threads: bool = False
     n_sequences: int = 6000
-    policy: type[Policy] = Priced
+    controller: type[Priced] = Priced
     lookup: bool = False  # candidates from the text itself, too
     branches: int = 0  # likely outcomes that the draft prepares
 
@@ -120,29 +124,28 @@ def write(case: Case) -> tuple[list[int], int]:
             chain.__class__ = Looked
             vars(chain)["found"] = {}
     ending = Ending(StopConfig(n_tokens), lambda _: b"", lambda _: False)
-    target, policy, metrics = TableContext(TARGET), make_policy(case), Recorder()
-    sequence = TokenSequence(PROMPT, N_VOCAB, judges_all=not is_rejection)
-    request = DraftRequest(sequence, ending, metrics, sampler, config, mode=case.verify)
+    target, metrics, (controller, estimates) = TableContext(TARGET), Recorder(), make_pair(case)
+    running = RunningText(
+        list(PROMPT), ending, metrics, verifier, sampler, config, N_VOCAB, mode=case.verify,
+        judges_all=not is_rejection,
+    )  # fmt: skip
     local: LocalDraft | None = None
     if case.draft in DRAFTS:
         cache = Cache(TableContext(DRAFTS[case.draft], case.branches))
-        local = (LocalDraft if case.threads else Unthreaded)(cache, policy)
+        local = (LocalDraft if case.threads else Unthreaded)(cache, estimates)
     if isinstance(local, Unthreaded):
         drafting, dice = local, random.Random(5)
 
         def draft_some() -> None:
             for _ in range(dice.randrange(4)):
-                if policy.schedule is Schedule.ASYNC and drafting.queue._allows():
+                if estimates.schedule is Schedule.ASYNC and drafting.queue._allows():
                     drafting.drafter.step()
 
         target.during = draft_some
-    alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
-    others = (LookupProposer(PromptLookup(), 4),) if case.lookup else ()
-    sources = Proposers(local, others=others, alone=Draft(alone))
+    others = [LookupProposer(PromptLookup(), 4)] if case.lookup else []
+    proposers = Proposers(controller, [local], others=others) if local else Proposers(Priced(4), others=others)
     tokens: list[int] = []
-    Generation(target, request, verifier, THREADS, sources).run(
-        lambda step: tokens.extend(step.tokens), threading.Event()
-    )
+    Generation(target, running, THREADS, proposers).run(lambda step: tokens.extend(step.tokens), threading.Event())
     assert metrics.draft_error is None
     statistics = metrics.statistics()
     branches = statistics.draft and statistics.draft.branches
@@ -153,12 +156,13 @@ def write(case: Case) -> tuple[list[int], int]:
     return tokens, sum(step.n_candidates for step in metrics.steps)
 
 
-def make_policy(case: Case) -> Policy:
-    if case.schedule == "restless":
-        return restless(case.config.seed)
-    if case.eager:
-        return Eager(4, 6, Schedule(case.schedule))
-    return case.policy(4, 6, (Schedule(case.schedule),), branches=case.branches)
+def make_pair(case: Case) -> tuple[Controller, DraftEstimates]:
+    if case.schedule == "restless" or case.eager:
+        is_eager = case.schedule != "restless"
+        estimates = Eager(4, 6, Schedule(case.schedule)) if is_eager else restless(case.config.seed)
+        return EagerController(estimates.target), estimates
+    controller = case.controller(4 if case.lookup else 0)
+    return controller, PricedDraft(controller.target, 4, 6, (Schedule(case.schedule),), branches=case.branches)
 
 
 FALSE_ALARMS = 0.001  # probability that any of CASES fails by chance
@@ -183,7 +187,7 @@ CASES = [
     Case("rejection", "identical", "restless", ORDERED),
     Case("rejection", "good", "restless", PENALISED),
     Case("rejection", "good", "sync", ALL, eager=True),
-    Case("rejection", "good", "sync", PLAIN, policy=Stepped),
+    Case("rejection", "good", "sync", PLAIN, controller=Stepped),
     Case("coupled", "good", "async", PLAIN),
     Case("coupled", "bad", "sync", COLD),
     Case("coupled", "adversarial", "async", TOP_K, eager=True),

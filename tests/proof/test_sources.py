@@ -4,17 +4,17 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from duo.speculation.schedule import Schedule
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
-from duo.engine.request import generation_config
+from duo.engine.request import Request, generation_config
 from duo.engine.translated import Translation
 from duo.llama.model import Model
+from duo.speculation.modes import Schedule
 from duo.speculation.types import TokenLogprobs
-from tests.fakes import Eager, restless
+from tests.fakes import Eager, eager, restless
 from tests.gguf_files import tiny_llama
 from tests.prompts import SCRIPTS
 
@@ -25,7 +25,7 @@ TEMPERATURES = (0.0, 0.7, 1.2)  # one for each prompt
 def write(engine: Engine, i: int, prompt: list[int], sources: Proposers) -> tuple[list[TokenLogprobs], int]:
     """The tokens of a text, with their logprobs, and how many candidates were accepted."""
     config = generation_config(max_tokens=8, temperature=TEMPERATURES[i % 3], seed=i, logprobs=5)
-    with engine.start(prompt, config, sources=sources) as stream:
+    with engine.start(Request(prompt, config, proposers=sources)) as stream:
         tokens = [token for step in stream for token in step.logprobs]
     assert stream.request.metrics.draft_error is None
     return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)
@@ -46,14 +46,14 @@ def test_the_text_is_the_same(kind: str, demo_pair: tuple[Path, Path], tmp_path:
         engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(texts):
             prompt = engine.tokenize(text)
-            sources = engine.slot.sources(lookup=True)
+            sources = engine.slot.proposers(lookup=True)
             if draft is None:
                 tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
                 prompt = tokens + tokens[: len(tokens) // 4]
             else:
-                policy = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
-                sources = engine.slot.sources(engine.slot.new_draft(policy))
-            plain, _ = write(engine, i, prompt, engine.slot.sources())
+                estimates = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
+                sources = eager(engine.slot.new_draft(estimates))
+            plain, _ = write(engine, i, prompt, Proposers())
             found, n = write(engine, i, prompt, sources)
             assert found == plain, text
             n_accepted += n

@@ -147,7 +147,7 @@ def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedu
             dropped = dice.choice([None, *range(len(asked))])
             if dropped is not None:
                 next(streams[dropped], None)
-                engine.cancel(streams[dropped].request)
+                engine.scheduler.cancel(streams[dropped].request)
             found = [[token for step in stream for token in step.tokens] for stream in streams]
             n_pauses += sum(stream.request.n_pauses for stream in streams)
             for j, ((text, more), tokens) in enumerate(zip(asked, found, strict=True)):
@@ -155,7 +155,7 @@ def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedu
                 if j != dropped:
                     assert tokens == expected
         assert n_pauses > 8
-        assert not engine._writer._paused
+        assert not engine.scheduler._paused
 
 
 def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
@@ -167,11 +167,16 @@ def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
         for first, other in ((2, -1), (3, 1)):
             ends = threading.Semaphore(0)
             requests = [
-                Request(text, generation_config(max_tokens=30, ignore_eos=True), lambda _: None, slot=slot)
+                Request(
+                    text,
+                    generation_config(max_tokens=30, ignore_eos=True),
+                    end=partial(lambda ends, _: ends.release(), ends),
+                    slot=slot,
+                )
                 for text, slot in zip(texts, (first, other), strict=True)
             ]
             for request in requests:
-                engine.submit(request, lambda _, ends=ends: ends.release())  # type: ignore[misc]
+                engine.scheduler.submit(request)
             for _ in requests:
                 ends.acquire()
             kept = engine.call(lambda slot: slot.kept)

@@ -299,8 +299,8 @@ def test_an_mtp_layer_and_a_draft_and_the_lookup_in_one_text(tmp_path: Path, sam
         assert not slot.uses_head
         for _ in range(3):
             assert write(engine, 400, **sampling) == expected
-        for policy in (slot.policy, slot.layer.policy):
-            assert policy.calibration.n_scored or policy.chooser.n_tokens
+        assert [*slot.controller.known] == ["draft", "MTP"]
+        assert any(estimates.acceptance.n_scored for estimates in slot.controller.known.values())
     with load(target, draft, heads="off", **options) as engine:
         assert engine.slot.layer is None
 
@@ -393,6 +393,7 @@ def test_a_profile_of_a_head_is_used(files: Files, tmp_path: Path, monkeypatch: 
         write(alone)
     for _ in range(2):
         with load(path, draft, n_ctx=256, schedule="sync") as engine:
-            learned = engine.slot.policy.state()["acceptance"]
+            assert engine.slot.estimates is not None
+            learned = engine.slot.estimates.state()["acceptance"]
             write(engine)
     assert learned

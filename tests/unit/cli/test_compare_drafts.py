@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from duo.speculation.schedule import Schedule
 
 from duo.diagnose.measure import SIZES
 from duo.engine.statistics import StepRecord
+from duo.speculation.modes import Schedule
 from tests.command import Argument, Run
 from tests.gguf_files import tiny_hybrid, tiny_llama
 from tests.unit.cli.runner import duo

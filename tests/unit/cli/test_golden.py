@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from unittest import mock
 
-from duo.bench.facts import write_json
-from duo.speculation.policy import Policy
-
+from duo.bench.results import write_json
 from duo.cli import installation
+from duo.speculation.controller import Controller
+from duo.speculation.report import report
 from tests.command import ROOT
 from tests.golden.doctor import DOCTOR, doctor
 from tests.golden.reports import REPORTS, reports
@@ -23,9 +23,9 @@ def test_reports_and_descriptions_are_current() -> None:
 
 def test_json_of_dataclasses_paths_and_names_that_are_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    write_json(path, Policy(4, 8).statistics(), {"path": Path("/x\udc80"), "cores": frozenset((3, 1))})
+    write_json(path, report(Controller()), {"path": Path("/x\udc80"), "cores": frozenset((3, 1))})
     found = json.loads(path.read_text(encoding="utf-8"))
-    assert set(found) == {*asdict(Policy(4, 8).statistics()), "path", "cores"}
+    assert set(found) == {*asdict(report(Controller())), "path", "cores"}
     assert (found["schedule"], found["path"], found["cores"]) == ("off", "/x\udc80", [1, 3])
 
 

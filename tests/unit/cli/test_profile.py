@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from duo.speculation.policy import Policy
 
 from duo.config import AUTO_DRAFT
 from duo.models.profiles import Key, Profile
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from tests.command import ONE_EACH, Argument, Run, assert_refused
 from tests.unit.cli.runner import duo
 
@@ -25,7 +26,7 @@ class Home:
         self._pair, self._json, self.config = ("-m", tiny, "-md", tiny), path / "run.json", path / "config"
 
     def run(self, *arguments: Argument, n: int = 24) -> Any:
-        """What the policy has learned and known."""
+        """What the controller has learned and known."""
         options = (*SHORT, "-n", str(n), *ONE_EACH, "--json", self._json, *arguments)
         run = duo(*self._pair, *options, env={"DUO_CONFIG": str(self.config)})
         assert (run.status, run.warnings) == (0, []), run.stderr
@@ -37,12 +38,11 @@ class Home:
         (path,) = (path for path in self.config.rglob("*+*") if path.is_file())
         return path
 
-    def write(self, content: bytes) -> None:
-        """Make this the profile of the pair, and remove that of the target, whose times would be used."""
-        pair = self.profile
-        for path in self.config.rglob("*.json"):
-            path.unlink()
-        pair.write_bytes(content)
+    @property
+    def of_target(self) -> Path:
+        """That of the target."""
+        (path,) = (path for path in self.config.rglob("*.json") if "+" not in path.name)
+        return path
 
 
 @pytest.fixture(autouse=True)
@@ -63,21 +63,26 @@ def used(home: Home) -> Home:
     return home
 
 
-def learned(target_s: float, draft_s: float) -> dict[str, Any]:
-    """What a run would keep that measured these times."""
-    policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
-    policy.begin(0, mode="greedy")
-    for costs in (policy.alone, policy.concurrent):
+def change(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def learn(used: Home, target_s: float, draft_s: float) -> None:
+    """Let the profiles be those of a run that measured these times."""
+    controller = Controller()
+    draft = DraftEstimates(controller.target, AUTO_DRAFT, 2 * AUTO_DRAFT, name="tiny")
+    for target, own in ((controller.target.alone, draft.costs.alone), (draft.beside, draft.costs.concurrent)):
         for n in range(1, AUTO_DRAFT + 2):
-            costs.add_target(n, target_s)
-        costs.add_draft(draft_s)
-    return dict(policy.state())
+            target.add(n, target_s)
+        own.add(draft_s)
+    change(used.of_target, target=controller.target.state())
+    change(used.profile, draft=draft.state())
 
 
 @pytest.mark.parametrize(("draft_s", "helps"), [(0.9, False), (1e-6, True)])
 def test_the_next_run_begins_with_what_was_learned(used: Home, draft_s: float, helps: bool) -> None:
     """A prefill alone teaches nothing: all that is known is from the profile."""
-    used.write(json.dumps(json.loads(used.profile.read_text()) | {"policy": learned(0.1, draft_s)}).encode())
+    learn(used, 0.1, draft_s)
     policy = used.run(n=1)
     assert policy["draft_ms"]["alone"] == pytest.approx(1000 * draft_s)
     assert policy["curve_ms"]["alone"] == pytest.approx([100.0] * 17)
@@ -91,12 +96,23 @@ def test_a_run_that_keeps_nothing_creates_no_directory(home: Home, options: list
     assert not home.config.exists()
 
 
+def test_a_profile_of_an_earlier_version_is_not_misread(used: Home) -> None:
+    """Its name is another one, but even under this name it is that of something else."""
+    old = {"costs": {"0": [{"target_s": {"1": [9.9, 0.1]}, "draft_s": {"1": [0.1, 0.1]}}, {}]}, "read_s": 0.1}
+    for path in (used.profile, used.of_target):
+        document = json.loads(path.read_text())
+        path.write_text(json.dumps({"for": document["for"] | {"version": 4}, "policy": old}))
+    policy = used.run()
+    assert policy["alone_ms"]["earlier_runs"] is None
+    assert policy["curve_ms"]["alone"][0] < 1000
+
+
 def test_half_a_character_ends_neither_a_run_nor_the_list(used: Home) -> None:
-    document = json.loads(used.profile.read_text())
-    used.write(json.dumps(document | {"threads": {"target": "\ud800"}}).encode())
+    change(used.profile, threads={"target": "\ud800"})
     used.run(n=4)
+    document = json.loads(used.profile.read_text())
     document["for"]["options"][0] = "\ud800"
-    used.write(json.dumps(document).encode())
+    used.profile.write_text(json.dumps(document))
     run = duo("tune", "--list", env={"DUO_CONFIG": str(used.config)})
     assert (run.status, run.stderr) == (0, "")
     assert "-t ?" in run.text
@@ -151,7 +167,10 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
             "options": list(options),
         }
         profile = Profile(msgspec.convert(key, Key))
-        document: Any = {"policy": _learned().state(), **more}
+        controller, draft = _learned(Path(names[-1]).stem)
+        document: Any = (
+            {"draft": draft.state(), **more} if len(names) > 1 else {"target": controller.target.state(), **more}
+        )
         profile.save(document)
         os.utime(profile.path, (when, when))
         return profile
@@ -159,20 +178,22 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
     return save
 
 
-def _learned() -> Policy:
+def _learned(name: str) -> tuple[Controller, DraftEstimates]:
     """T(1) = 100 ms, T(5) = 110 ms, 10 ms for a token of the draft, of which 80 % are accepted."""
-    policy = Policy(4, 8)
-    policy.begin(0, mode="greedy")
+    controller = Controller()
+    draft = DraftEstimates(controller.target, 4, 8, name=name)
+    controller.begin([draft], 0, mode="greedy")
     for n, seconds in ((1, 0.1), (5, 0.11)):
         for _ in range(6):
-            policy.alone.add_target(n, seconds)
-    policy.alone.add_draft(0.01, 1)
-    policy.concurrent.add_draft(0.012)
-    policy.learn_scores([(3.0, i % 5 != 0) for i in range(200)])
-    policy.use_cores(1)
-    policy.alone.add_target(1, 0.15)
-    policy.use_cores(0)
-    return policy
+            controller.target.alone.add(n, seconds)
+    draft.costs.alone.add(0.01)
+    draft.costs.concurrent.add(0.012)
+    draft.learn_scores([(3.0, i % 5 != 0) for i in range(200)])
+    controller.use_cores(1)
+    for _ in range(9):
+        controller.target.alone.add(1, 0.15)
+    controller.use_cores(0)
+    return controller, draft
 
 
 def tune(*arguments: str | Path) -> Run:
@@ -190,15 +211,15 @@ def test_the_list(save: Save) -> None:
     assert rows == [
         f"1970-01-03 00:00 4.7 GB + 470 MB CPU tuned 2/1 1+1 100.0 10.0 80 % sync {tuned.path.stem}",
         f"1970-01-02 00:00 4.7 GB + 470 MB CPU auto 100.0 10.0 80 % sync {pair.path.stem}",
-        f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 10.0 80 % - {alone.path.stem}",
+        f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 - - - {alone.path.stem}",
     ]
     assert (empty, where) == ("", f"ms/token of the target and of the draft; in {pair.path.parent}")
 
 
 def test_one_profile_in_full(save: Save) -> None:
-    save("large.gguf", "small.gguf")
-    save("other.gguf", "small.gguf")
-    run = tune("--list", "large")
+    for names in (["large.gguf"], ["large.gguf", "small.gguf"], ["other.gguf", "small.gguf"]):
+        save(*names)
+    run = tune("--list", "large+small")
     assert (run.status, run.stderr) == (0, "")
     for line in (
         "model     /models/large.gguf, 4.7 GB, CPU",

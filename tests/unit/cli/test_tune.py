@@ -45,7 +45,7 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     assert flags.startswith(f"Options: {best.split('; ')[0].removeprefix('best: ')} (with 1 and 1 threads")
     (profile,) = (tmp_path / "config").rglob("tiny+tiny*.json")
     assert f" {profile}, " in where
-    assert set(json.loads(profile.read_text())) == {"for", "policy", "threads"}
+    assert set(json.loads(profile.read_text())) == {"for", "draft", "threads"}
 
     found = duo(*models(tiny, tiny), "-p", "the cat", "-n", "1", "--json", report, env=env)
     assert (found.status, found.warnings) == (0, [])
@@ -117,7 +117,7 @@ def test_the_fastest_numbers_of_threads_are_chosen() -> None:
     slow.concurrent[2, 1] = (slow.target[2], 0.005)
     tuned = choose(slow)
     assert tuned.threads == {"target": 1, "draft": 1, "concurrent": (1, 1)}
-    assert tuned.policy.alone.curve(len(SIZES)) == pytest.approx([0.2] * len(SIZES))
+    assert tuned.draft.target.alone.curve(len(SIZES)) == pytest.approx([0.2] * len(SIZES))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 import io
 
 import pytest
-from duo.speculation.schedule import Schedule
 from rich.text import Text
 
 from duo.cli.terminal.writer import TextWriter, marks_tokens, status, wrapped
 from duo.engine.recorder import Recorder, Totals
 from duo.engine.statistics import StepRecord
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Origin, Step
 
 STEP = Step((1, 2, 3), 1, (b"one ", b"two\x1b[2J ", "\x9bthree\n".encode()), (7, 8))

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duo.speculation.schedule import Schedule
 
 from duo.diagnose.measure import SIZES
 from duo.diagnose.prospects import Measurements, read_machine
 from duo.errors import UsageError
+from duo.speculation.modes import Schedule
 
 CARD: dict[str, Any] = {
     "target_ms": {"1": 25, "2": 26, "4": 30}, "draft_ms": {"1": 8, "3": 9}, "read_ms": 0.5, "apart": True,
@@ -74,7 +74,7 @@ def sync_rate(draft_s: float, share: float, pair: float = 1.3, n_max: int = 16) 
     flat = dict.fromkeys(SIZES, 0.1)
     scores = [(3.0, i < round(100 * share)) for i in range(100)]
     found = Measurements({1: flat}, {1: {1: draft_s, 2: pair * draft_s}}, {(1, 1): (flat, draft_s)}, scores=scores)
-    return found.policy(1, (1, 1), n_max).forecasts()[Schedule.SYNC].rate
+    return found.estimates(1, (1, 1), n_max).forecasts()[Schedule.SYNC].rate
 
 
 def test_the_forecast_has_what_was_measured() -> None:

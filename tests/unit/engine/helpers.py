@@ -1,29 +1,32 @@
 """Generations over fake contexts, with threads or without."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
-from duo.speculation.policy import Policy
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.async_draft import CandidateQueue
 from duo.engine.cores import CoresInUse
 from duo.engine.drafter import Drafter, DraftThread, DraftUpdate
-from duo.engine.generation import ConnectedDrafts, Generation, Proposers
+from duo.engine.generation import Generation, Proposers
 from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
-from duo.engine.proposers import Draft, DraftRequest
+from duo.engine.proposers import Result, RunningText
 from duo.engine.recorder import Clock, Recorder
 from duo.engine.request import Ending
+from duo.remote.drafts import RemoteDrafts
 from duo.speculation.acceptance import Lookahead
+from duo.speculation.controller import Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.sampling import Greedy
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Step
 from duo.speculation.verify import Matching
-from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, FakeContext
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, EagerController, FakeContext
 
 PROMPT = [3, 1, 4]
 T = TypeVar("T")
@@ -53,14 +56,14 @@ def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int =
     )
 
 
-def make_request(
-    ending: Ending | None = None, prompt: Sequence[int] = PROMPT, metrics: Recorder | None = None
-) -> DraftRequest:
-    sequence = TokenSequence(prompt, N_VOCAB)
-    metrics, ending = Recorder() if metrics is None else metrics, ending or make_ending()
-    metrics.ending = ending
-    sampler = Greedy(n_alternatives=len(RANKS))
-    return DraftRequest(sequence, ending, metrics, sampler, SamplingConfig(), mode="greedy")
+def make_text(
+    ending: Ending | None = None, prompt: Sequence[int] = PROMPT, recorder: Recorder | None = None
+) -> RunningText:
+    recorder, ending = recorder or Recorder(), ending or make_ending()
+    recorder.ending, greedy = ending, Greedy(n_alternatives=len(RANKS))
+    return RunningText(
+        list(prompt), ending, recorder, Matching(Greedy()), greedy, SamplingConfig(), N_VOCAB, mode="greedy", n_room=100
+    )
 
 
 def as_far_as(n_ahead: int) -> Lookahead:
@@ -105,6 +108,9 @@ class NoThread(DraftThread):
 class Unthreaded(LocalDraft):
     """Has no thread of its own: a test moves its `drafter`."""
 
+    text: RunningText  # those of begun()
+    controller: Controller
+
     @property
     def drafter(self) -> Drafter:
         assert self._drafter is not None
@@ -114,18 +120,34 @@ class Unthreaded(LocalDraft):
     def queue(self) -> CandidateQueue:
         return self._queue
 
+    @property
+    def pending(self) -> list[int]:
+        return [candidate.token for candidate in self._sequence.pending]
+
     def _start_thread(self) -> None:
         if self._thread is None:
             self._queue.open()
             self._concurrent = self.threads.concurrent
             self._thread = NoThread(self.drafter, self._queue)
 
+    def wrote(self, *tokens: int, **more: Any) -> None:
+        """The target has written these."""
+        self.commit([Result(tokens, **more)])
 
-def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock | None = None) -> Unthreaded:
+
+def begun(
+    draft: FakeContext,
+    estimates: DraftEstimates | None = None,
+    clock: Clock | None = None,
+    kind: type[EagerController] = EagerController,
+) -> Unthreaded:
     """A draft that takes part in a text after PROMPT."""
-    made = Unthreaded(Cache(draft), policy or Eager(4, 6))
-    made.threads = THREADS
-    made.begin(make_request(metrics=Recorder(clock or WatchedClock())))
+    estimates = estimates or Eager(4, 6)
+    made = Unthreaded(Cache(draft), estimates)
+    made.threads, made.text = THREADS, make_text(recorder=Recorder(clock or WatchedClock()))
+    made.controller = kind(estimates.target)
+    made.controller.begin([estimates], len(PROMPT), mode="greedy")
+    made.begin(made.text)
     return made
 
 
@@ -156,29 +178,44 @@ class Writing(Generation):
         target: FakeContext,
         draft: FakeContext | LocalDraft | None,
         ending: Ending,
-        policy: Policy | None = None,
+        estimates: DraftEstimates | None = None,
         threads: ThreadConfig = THREADS,
         cores: CoresInUse | None = None,
         prompt: Sequence[int] = PROMPT,
         on_prompt: Callable[[int], None] = lambda _: None,
-        remote: ConnectedDrafts | None = None,
+        remote: RemoteDrafts | None = None,
         n_logprobs: int | None = None,
     ) -> None:
         if isinstance(draft, FakeContext):
-            draft = LocalDraft(Cache(draft), policy or Eager(4, 6))
-        self.metrics, self.local = Recorder(), draft
-        request, sources = make_request(ending, prompt, self.metrics), Proposers(draft, remote)
-        super().__init__(
-            target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0)
-        )
+            draft = LocalDraft(Cache(draft), estimates or Eager(4, 6))
+        self.metrics, self.local, self._n_left = Recorder(), draft, math.inf
+        proposers, text = Proposers(), make_text(ending, prompt, self.metrics)
+        if draft is not None or remote is not None:
+            controller = EagerController(draft.estimates.target if draft is not None else None)
+            proposers = Proposers(controller, [draft] if draft is not None else [], remote)
+            if remote is not None:
+                remote.costs = controller.target
+        super().__init__(target, text, threads, proposers, on_prompt, n_logprobs, cores or Limited(0))
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""
-        self._use(self.sources.choose(self.draft, self.request))
+        found = list[Step]()
+        self._put, self._stop, self._pauses = found.append, threading.Event(), lambda _: False
+        self.begin()
         while self._ending.reason is None:
-            if (step := self._step()) is not None:
-                yield step
-        self.draft.end()
+            self._n_left = 1
+            self.write()
+            yield from found
+            found.clear()
+        for proposer in self.proposers:
+            proposer.end()
+
+    def _running(self) -> list[RunningText]:
+        if self._is_new:
+            if not self._n_left:
+                return []
+            self._n_left -= 1
+        return super()._running()
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:
@@ -193,13 +230,13 @@ def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None
     return tokens
 
 
-def take(draft: Draft, n_room: int = 100) -> tuple[int, ...]:
-    """What a generation does at each step: the candidates to verify, after the waits that the policy wants."""
-    assert draft.policy is not None
-    while (decision := draft.policy.decide(n_room, drafted := draft.propose())).wait_s is not None:
-        draft.more(decision.wait_s)
-    draft.verifies(decision.n_verify)
-    return tuple(candidate.token for candidate in drafted.candidates[: decision.n_verify])
+def take(draft: Unthreaded) -> tuple[int, ...]:
+    """What a generation does at each step: the candidates to verify, after the waits that the controller wants."""
+    text, plan = [draft.text], draft.controller.plan
+    while (found := plan(text, [draft.propose(text)])).wait_s is not None:
+        draft.wait(found.wait_s)
+    draft.verifies(len(found.candidates))
+    return tuple(candidate.token for candidate in found.candidates)
 
 
 def draft_threads() -> list[threading.Thread]:

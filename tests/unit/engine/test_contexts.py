@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from duo.speculation.policy import Policy
 
 from duo.config import ThreadConfig
 from duo.engine.contexts import time_draft, warm_up
 from duo.errors import DecodeError
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.target_costs import TargetCosts
 from tests.fakes import FakeContext
 
 CPU = frozenset({"CPU"})
@@ -23,14 +24,14 @@ def model(places: frozenset[str] = CPU) -> Any:
     return SimpleNamespace(bos=1, eos=2, places=places, path=Path("model.gguf"))
 
 
-def knowing(threads: Sequence[int] = (), sequences: Sequence[int] = ()) -> Policy:
-    """A policy that knows the draft's time with these numbers of threads, and for these numbers of sequences."""
-    policy = Policy(4, 8, draft_threads=(1, 2, 4))
+def knowing(threads: Sequence[int] = (), sequences: Sequence[int] = ()) -> DraftEstimates:
+    """Estimates that know the draft's time with these numbers of threads, and for these numbers of sequences."""
+    made = DraftEstimates(TargetCosts(), 4, 8, draft_threads=(1, 2, 4))
     for n in threads:
-        policy.learn_warmup(n, 0.1)
+        made.learn_warmup(n, 0.1)
     for n in sequences:
-        policy.learn_branches(n, 2.0)
-    return policy
+        made.learn_branches(n, 2.0)
+    return made
 
 
 def test_on_devices_no_further_size_is_decoded_if_that_takes_long(
@@ -48,7 +49,7 @@ def test_on_devices_no_further_size_is_decoded_if_that_takes_long(
 
 
 def test_after_a_failure_nothing_is_decoded() -> None:
-    context, policy = FakeContext(n_branches=8), knowing()
+    context, estimates = FakeContext(n_branches=8), knowing()
 
     def fail() -> None:
         raise DecodeError("the device is lost")
@@ -56,22 +57,22 @@ def test_after_a_failure_nothing_is_decoded() -> None:
     context.during = fail
     for places in (CPU, DEVICE):
         assert warm_up(context, model(places), 5) == math.inf
-    time_draft(context, model(), TRIED, policy)
+    time_draft(context, model(), TRIED, estimates)
     assert len(context.batches) == 3
     assert (context.n_past, context.branches) == (0, {})
-    assert not policy.knows_draft(1)
+    assert not estimates.costs.knows(1)
 
 
 @pytest.mark.parametrize(
     ("n_branches", "known", "told"), [(8, (), [2, 5, 9]), (8, (5,), [2, 9]), (4, (), [2, 5]), (0, (), [])]
 )
-def test_a_draft_is_timed_with_all_numbers_of_threads_and_of_sequences_that_the_policy_does_not_know(
+def test_a_draft_is_timed_with_all_numbers_of_threads_and_of_sequences_that_are_not_known(
     n_branches: int, known: Sequence[int], told: list[int]
 ) -> None:
-    context, policy = FakeContext(n_branches=n_branches), knowing([2], known)
-    time_draft(context, model(), TRIED, policy)
-    assert all(map(policy.knows_draft, TRIED.draft))
-    assert all(policy.knows_draft(1, n) for n in told)
+    context, estimates = FakeContext(n_branches=n_branches), knowing([2], known)
+    time_draft(context, model(), TRIED, estimates)
+    assert all(map(estimates.costs.knows, TRIED.draft))
+    assert all(estimates.costs.knows(1, n) for n in told)
     assert context.batches == [1, 1, 1, 1, *(n for n in (1, *told) for _ in range(2 if told else 0))]
     assert context.teams == [1, 1, 4, 4, *[3, 3] * bool(told)], "the faster of two counts"
     assert (context.tokens, context.branches) == ([], {})

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from duo.engine.drafter import Drafter, DraftUpdate, Probe
+from duo.engine.drafter import Drafter, DraftUpdate
 from duo.engine.recorder import Recorder
 from duo.errors import DecodeAborted
 from duo.speculation.modes import Schedule
 from duo.speculation.sampling import Greedy
-from duo.speculation.types import Candidate
+from duo.speculation.types import Candidate, Probe
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Side, begun, make_queue
 
@@ -34,9 +34,9 @@ def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong_or_cancels_i
     for _ in range(5):
         draft.drafter.step()
     # While the sixth token is drafted, the target accepts three; then one more, and something else for the fifth.
-    context.during = lambda: draft.commit(TEXT[:3], None)
+    context.during = lambda: draft.wrote(*TEXT[:3])
     draft.drafter.step()
-    context.during = lambda: draft.commit((TEXT[3], WRONG[4]), None)
+    context.during = lambda: draft.wrote(TEXT[3], WRONG[4])
     with pytest.raises(DecodeAborted):
         draft.drafter.step()
     context.during = lambda: None
@@ -72,7 +72,7 @@ class Probed:
     def write(self, n: int) -> None:
         """The target writes `n` more tokens."""
         done = len(self.draft._sequence.accepted) - len(PROMPT)
-        self.draft.commit(TEXT[done : done + n] if n > 0 else [], None)
+        self.draft.wrote(*TEXT[done : done + n] if n > 0 else [])
 
     def probe(self, n_tokens: int = 64) -> Probe:
         n_read = sum(self.context.batches)
@@ -91,8 +91,8 @@ class Probed:
         for _ in range(3):
             assert self.draft.drafter.step()
             expected.append(self.context.choose(text + expected))
-        self.draft.commit((), None)
-        assert [candidate.token for candidate in self.draft._sequence.pending[:3]] == expected
+        self.draft.wrote()
+        assert self.draft.pending[:3] == expected
         assert self.context.tokens == text + expected[:2]
 
 

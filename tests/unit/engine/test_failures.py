@@ -7,7 +7,7 @@ import llama_cpp
 import pytest
 
 from duo import Engine, load
-from duo.engine.request import generation_config
+from duo.engine.request import Request, generation_config
 from duo.errors import ModelError
 from duo.llama.context import Context
 from duo.server.lead_server import Lead
@@ -57,7 +57,7 @@ def test_a_failure_in_the_middle_of_a_text_is_not_its_end(
     engine.call(lambda slot: slot.forget())
     failing(monkeypatch, engine, first, 1)
     assert write(engine) == expected
-    assert engine.fault is None
+    assert engine.scheduler.fault is None
 
 
 @pytest.mark.parametrize("first", [1, 3, 5])
@@ -67,7 +67,7 @@ def test_a_failure_in_the_middle_of_a_prompt_that_is_scored(
     expected = engine.score(TEXT, 2)
     engine.call(lambda slot: slot.forget())
     failing(monkeypatch, engine, first, 1)
-    stream = engine.start(TEXT, generation_config(max_tokens=3, logprobs=2, ignore_eos=True), scores=True)
+    stream = engine.start(Request(TEXT, generation_config(max_tokens=3, logprobs=2, ignore_eos=True), scored=[]))
     stream.completion()
     assert tuple(stream.request.scored or ()) == expected
     monkeypatch.undo()

@@ -1,13 +1,12 @@
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
-from duo.speculation.policy import StepCost
-from duo.speculation.schedule import Schedule
 
+from duo.engine.statistics import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, run
@@ -77,37 +76,26 @@ def test_a_full_context_and_the_token_limit_end_the_text(
     assert generation.metrics.stop == stop
 
 
-class Learning(Eager):
-    """Records the candidates of each step whose cost it learns, and how many candidates were scored."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        super().__init__(4, 6, schedule)
-        self.learned: list[int] = []
-        self.n_scores = 0
-
-    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        self.learned.append(cost.n_candidates)
-        super().learn_step(n_tokens, cost)
-
-    def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
-        scores = list(scores)
-        self.n_scores += len(scores)
-        super().learn_scores(scores)
-
-
 @pytest.mark.parametrize("schedule", [Schedule.OFF, Schedule.SYNC])
-def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
+def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time includes what a device had to compile. What it shows about the draft is learned all the same."""
-    target, policy = FakeContext(), Learning(schedule)
+    target, estimates, learned = FakeContext(), Eager(4, 6, schedule), list[int]()
 
     def during() -> None:
         target.was_first = target.batches.count(target.batches[-1]) == 1
 
     target.during = during
-    assert run(Writing(target, FakeContext(), make_ending(N), policy)) == TEXT
+    writing = Writing(target, FakeContext(), make_ending(N), estimates)
+
+    def add(n: int, _: float) -> float:
+        learned.append(n)
+        return 1.0
+
+    monkeypatch.setattr(estimates.target.alone, "add", add)
+    assert run(writing) == TEXT
     sizes = Counter(target.batches[1:])  # without the prompt
-    assert Counter(n + 1 for n in policy.learned) == sizes - Counter({*sizes})
-    assert policy.n_scores == sum(n * (size - 1) for size, n in sizes.items())
+    assert Counter(learned) == sizes - Counter({*sizes})
+    assert len(estimates.scores) == sum(n * (size - 1) for size, n in sizes.items())
 
 
 @pytest.mark.parametrize(
@@ -115,8 +103,8 @@ def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
 )
 def test_each_token_that_is_written_has_its_logprobs_and_none_after_the_end(ends: dict[str, Any]) -> None:
     steps: list[Step] = []
-    policy = Eager(4, 6, Schedule.SYNC)
-    made = Writing(FakeContext(n_batch=32), FakeContext(), make_ending(**ends), policy, n_logprobs=2)
+    draft = Eager(4, 6, Schedule.SYNC)
+    made = Writing(FakeContext(n_batch=32), FakeContext(), make_ending(**ends), draft, n_logprobs=2)
     tokens = run(made, steps.append)
     assert max(len(step.tokens) for step in steps) > 1
     found = [one for step in steps for one in step.logprobs]

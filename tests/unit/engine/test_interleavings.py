@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
-from duo.speculation.policy import Policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duo.engine.drafter import Drafter
 from duo.engine.kv_store import Cache
 from duo.errors import DecodeAborted, DecodeError
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Step
 from tests.fakes import Eager, FakeContext, Preparing, Scripted, next_token, text_after
@@ -41,9 +41,9 @@ NAMES = st.sampled_from(list(DRAFTS))
 MANY = settings(max_examples=3 * settings().max_examples)
 
 
-def writing(target: FakeContext, draft: FakeContext, policy: Policy) -> tuple[Writing, Unthreaded]:
+def writing(target: FakeContext, draft: FakeContext, estimates: DraftEstimates) -> tuple[Writing, Unthreaded]:
     """The target's side, and the draft's, to be moved by hand."""
-    local = Unthreaded(Cache(draft), policy)
+    local = Unthreaded(Cache(draft), estimates)
     return Writing(target, local, make_ending(N)), local
 
 
@@ -52,13 +52,13 @@ def step(drafter: Drafter, context: FakeContext) -> None:
     assert context.tokens == drafter._tokens[: context.n_past], "the cache holds the draft's text"
 
 
-def write(policy: Policy, context: FakeContext, moves: Sequence[int]) -> Writing:
+def write(estimates: DraftEstimates, context: FakeContext, moves: Sequence[int]) -> Writing:
     """Write TEXT, with so many draft steps within and between target decodes of the concurrent schedule."""
     numbers, tokens = iter(moves), list[int]()
 
     def move() -> None:
         try:
-            for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
+            for _ in range(next(numbers, 1) if draft.estimates.schedule is Schedule.ASYNC else 0):
                 step(draft.drafter, context)
         except DecodeError as error:
             draft._fail(error)
@@ -69,7 +69,7 @@ def write(policy: Policy, context: FakeContext, moves: Sequence[int]) -> Writing
         move()
 
     target = FakeContext(during=move)
-    generation, draft = writing(target, context, policy)
+    generation, draft = writing(target, context, estimates)
     assert run(generation, put) == TEXT
     assert generation.metrics.draft_error in (None, "dead")
     return generation

@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from duo.engine.kv_store import Cache
-from duo.engine.local_draft import LocalDraft
 from duo.engine.statistics import INTERRUPTED
 from duo.errors import DecodeError
-from duo.speculation.modes import Schedule
-from duo.speculation.types import Origin, StepCost
+from duo.speculation.modes import ALONE, Schedule
+from duo.speculation.types import Origin
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_request, run, until
+from tests.unit.engine.helpers import PROMPT, Writing, begun, draft_threads, make_ending, run, until
 
 N = 40
 TEXT = text_after(PROMPT, N)
@@ -56,32 +54,27 @@ def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> Non
 
 
 def test_a_draft_is_judged_only_by_tokens_that_the_lookup_did_not_find() -> None:
-    policy = scripted(OFF, probes=[False] * 3 + [True])
-    draft = LocalDraft(Cache(FakeContext(n_batch=64)), policy)
-    draft.threads, request = THREADS, make_request()
-    draft.begin(request)
-    text = text_after(PROMPT, 12)
-    for n, source in ((1, Origin.DRAFT), (6, Origin.LOOKUP), (5, Origin.DRAFT)):
-        draft.propose()
-        written, text = text[:n], text[n:]
-        draft.commit(written, StepCost(n - 1, 1.0, 1.0, source))
-    draft.propose()
-    assert len(policy.scores) == 12 - 5, "the last of each step is the target's own"
+    draft, left = begun(FakeContext(n_batch=64), Eager(4, 6, OFF)), text_after(PROMPT, 12)
+    for n, origin in ((1, Origin.DRAFT), (6, Origin.LOOKUP), (5, Origin.DRAFT)):
+        draft.propose([draft.text])
+        written, left = left[:n], left[n:]
+        draft.wrote(*written, n_candidates=n - 1, origin=origin)
+    draft.estimates.n_probe = 99
+    probe = draft.propose([draft.text]).probe
+    assert probe is not None
+    assert len(probe.scores) == 12 - 5, "the last of each step is the target's own"
     draft.end()
 
 
 def test_candidates_that_the_lookup_found_too_are_not_scored() -> None:
-    policy = Eager(4, 6, SYNC)
-    draft = LocalDraft(Cache(FakeContext()), policy)
-    draft.threads = THREADS
-    draft.begin(make_request())
-    text = text_after(PROMPT, 4)
-    for source, n_scored in ((Origin.LOOKUP, 0), (Origin.DRAFT, 1)):
-        draft.propose()
-        draft.more(0.0)
-        written, text = text[:2], text[2:]
-        draft.commit(written, StepCost(1, 1.0, 1.0, source))
-        assert len(policy.scores) == n_scored
+    estimates = Eager(4, 6, SYNC)
+    draft, left = begun(FakeContext(), estimates), text_after(PROMPT, 4)
+    for origin, n_scored in ((Origin.LOOKUP, 0), (Origin.DRAFT, 1)):
+        draft.propose([draft.text])
+        draft.wait(0.0)
+        written, left = left[:2], left[2:]
+        draft.wrote(*written, n_candidates=1, origin=origin)
+        assert len(estimates.scores) == n_scored
     draft.end()
 
 
@@ -157,13 +150,14 @@ def failing(n: int) -> Callable[[Sequence[int]], int]:
 def test_after_a_failure_of_the_draft_the_target_continues_alone_to_the_end_of_the_text(
     schedule: Schedule, n: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target, draft, policy = FakeContext(), FakeContext(failing(n)), Eager(4, 60, schedule)
+    target, draft, estimates = FakeContext(), FakeContext(failing(n)), Eager(4, 60, schedule)
     if schedule is ASYNC:
         target.during = lambda: until(lambda: len(target.batches) < 2 or not draft_threads())
-    generation = write(target, draft, policy)
+    generation = write(target, draft, estimates)
     assert generation.metrics.draft_error == "the draft is dead"
     assert "the draft is dead" in caplog.text
-    assert policy.schedule is generation.metrics.steps[-1].schedule is OFF
+    assert generation.controller.mode == ALONE
+    assert generation.metrics.steps[-1].schedule is OFF
     assert len(draft.batches) == n + 1, "it is not asked again"
     assert target.teams[-1] == THREADS.target, "the target has all the threads"
     draft.choose = next_token

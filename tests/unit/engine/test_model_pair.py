@@ -96,7 +96,8 @@ def test_new_contexts_are_warmed_up_once(make: Make, decodes: Decodes) -> None:
     slot = make(schedule="off")
     slot.reserve(10, N)
     assert decodes.all == [(0, 2), (1, 2), (1, 1), (1, 1)], "the target, the draft, and twice its token"
-    assert slot.policy.knows_draft(1)
+    assert slot.estimates is not None
+    assert slot.estimates.costs.knows(1)
     contexts = [cache and cache.context for cache in (slot.target_cache, slot.draft_cache)]
     assert contexts == decodes.contexts
     assert [context and context.n_past for context in contexts] == [0, 0]
@@ -132,7 +133,8 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
     run(scheduler, request)
     assert request.metrics.stop == INTERRUPTED
     assert not request.metrics.steps
-    assert not slot.policy.knows_draft(1), "nothing more was computed"
+    assert slot.estimates is not None
+    assert not slot.estimates.costs.knows(1), "nothing more was computed"
     tokens, after = write(slot)
     assert (len(tokens), after.metrics.stop, after.metrics.draft_error) == (N, LIMIT, None)
 
@@ -164,10 +166,8 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
 @pytest.mark.parametrize("warmup", [True, False])
 def test_a_kept_time_of_a_clock_that_had_jumped_is_found_out(make: Make, warmup: bool) -> None:
     slot = make(warmup=warmup)
-    state = slot.policy.state()
-    state["costs"]["0"][0]["target_s"] = {"1": [640.0, 0.1]}
-    assert slot.policy.restore_kept(state)
+    state, target = slot.controller.target.state(), slot.controller.target
+    assert slot.controller.target.restore(state | {"costs": {"0": {"1": [640.0, 0.1]}}})
     slot.reserve(10, N)
-    assert slot.policy.alone.target(1).value == (0 if warmup else 640)
     write(slot)
-    assert slot.policy.alone.target(1).value < 1
+    assert target.alone.time(1).value < 1

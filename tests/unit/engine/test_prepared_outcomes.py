@@ -78,13 +78,13 @@ def test_after_an_outcome_came_true_the_draft_goes_on_where_its_branch_ends() ->
     draft = begun(context, Preparing(4, 6, 2))
     draft._start_thread()
     draft.drafter.step()
-    assert take(draft, 100) == (5,)
+    assert take(draft) == (5,)
     for _ in range(2):
         draft.drafter.step()
-    draft.commit((7,), None)
-    assert [candidate.token for candidate in draft._sequence.pending] == [5, 5]
+    draft.wrote(7)
+    assert draft.pending == [5, 5]
     n = len(context.batches)
     draft.drafter.step()
     assert (context.tokens, context.batches[n:], context.branches) == ([*PROMPT, 7, 5, 5], [1], {})
-    draft.commit((), None)
-    assert [candidate.token for candidate in draft._sequence.pending] == [5, 5, 5]
+    draft.wrote()
+    assert draft.pending == [5, 5, 5]

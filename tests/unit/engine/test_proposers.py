@@ -1,34 +1,39 @@
 """What the target takes, waits for and learns, over a draft that moves only when the test says so."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
-from duo.speculation.policy import Decision, Policy
 
 from duo.engine.recorder import Clock
 from duo.speculation.modes import Schedule
-from duo.speculation.types import Candidate, Proposal
-from tests.fakes import Eager, FakeContext, ManualClock
+from duo.speculation.types import Candidate, Plan, Planned, Proposal
+from tests.fakes import Eager, EagerController, FakeContext, ManualClock
 from tests.unit.engine.helpers import PROMPT, Unthreaded, begun, take, until_one_waits, wakes
 
 LONG = 3600.0
 NEXT = len(PROMPT)
-ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
+ASYNC, SYNC = Schedule.ASYNC, Schedule.SYNC
 
 
-class Patient(Policy):
+class Patient(EagerController):
     """Waits for ever while there are no candidates."""
 
-    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        return Decision(9) if drafted.candidates or drafted.next_s == math.inf else Decision(0, LONG)
+    wait_s = LONG
+
+    def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
+        (drafted,) = proposals
+        waits = not drafted.candidates and drafted.next_s < math.inf
+        return Plan(proposer=0, wait_s=self.wait_s) if waits else Plan(drafted.candidates, 0)
 
 
-def concurrent(policy: Policy | None = None, draft_s: float = 0.001, clock: Clock | None = None) -> Unthreaded:
+def concurrent(
+    kind: type[EagerController] = Patient, draft_s: float = 0.001, clock: Clock | None = None, n_ahead: int = 6
+) -> Unthreaded:
     """A concurrent draft that is known to make a token in `draft_s`."""
-    policy = policy or Patient(4, 6, (ASYNC,))
-    policy.learn_draft(1, draft_s)
-    draft = begun(FakeContext(), policy, clock)
+    estimates = Eager(4, n_ahead)
+    estimates.learn_draft(1, draft_s)
+    draft = begun(FakeContext(), estimates, clock, kind)
     draft._start_thread()
     return draft
 
@@ -60,20 +65,22 @@ def test_a_commit_wakes_the_draft() -> None:
     draft = begun(FakeContext(), Eager(4, 1))
     draft._start_thread()
     offer(draft)
-    assert wakes(lambda: draft.commit((7,), None), draft.queue.wait_for_room) is True
+    assert wakes(lambda: draft.wrote(7), draft.queue.wait_for_room) is True
 
 
 def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step() -> None:
     """For a draft that does not deliver: a starved thread, a hung device."""
-    decisions = []
+    expected = []
 
-    class Hopeful(Policy):
-        def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-            decisions.append(drafted.next_s)
-            return Decision(9) if drafted.next_s == math.inf else Decision(0, 0.001)
+    class Hopeful(Patient):
+        wait_s = 0.001
 
-    assert take(concurrent(Hopeful(4, 6, (ASYNC,)))) == ()
-    assert decisions == [0.001, math.inf]
+        def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
+            expected.append(proposals[0].next_s)
+            return super().plan(texts, proposals)
+
+    assert take(concurrent(Hopeful)) == ()
+    assert expected == [0.001, math.inf]
 
 
 # What is learned
@@ -81,39 +88,27 @@ def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step
 
 @pytest.mark.parametrize("schedule", [ASYNC, SYNC])
 def test_a_token_drafted_during_a_change_of_schedule_is_scored_and_its_time_ignored(schedule: Schedule) -> None:
-    policy = Eager(4, 6, schedule)
-    draft = begun(FakeContext(), policy)
+    estimates = Eager(4, 6, schedule)
+    draft = begun(FakeContext(), estimates)
     if schedule is SYNC:
         draft._start_thread()
     offer(draft, seconds=8.0)
-    draft.commit((7,), None)
+    draft.wrote(7)
     assert draft._sequence.accepted == [*PROMPT, 7]
-    assert policy.scores == [(1.0, True)]
-    assert (policy.alone.draft_s, policy.concurrent.draft_s) == (0.0, 0.0)
+    assert estimates.scores == [(1.0, True)]
+    assert (estimates.costs.alone.token_s, estimates.costs.concurrent.token_s) == (0.0, 0.0)
 
 
 # When the next candidate is expected
 
 
-class Asked(Eager):
-    """Records when the next candidate is expected."""
-
-    next_s = 0.0
-
-    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        self.next_s = drafted.next_s
-        return Decision(0)
-
-
 def next_s(draft: Unthreaded) -> float:
-    take(draft)
-    assert isinstance(draft.policy, Asked)
-    return draft.policy.next_s
+    return draft.propose([draft.text]).next_s
 
 
 def test_the_next_candidate_is_expected_after_the_usual_time_of_a_draft_token() -> None:
     clock = ManualClock()
-    draft = concurrent(Asked(4, 6), 8.0, clock)
+    draft = concurrent(draft_s=8.0, clock=clock)
     assert next_s(draft) == 8.0, "no token is in progress"
     draft.queue.begin()
     for seconds, left in ((0.0, 8.0), (5.0, 3.0), (9.0, 0.8), (17.0, math.inf)):  # then it has stalled
@@ -127,11 +122,11 @@ def test_the_next_candidate_is_expected_after_the_usual_time_of_a_draft_token() 
 
 def test_a_stale_token_in_progress_is_drafted_again_if_the_draft_may_continue() -> None:
     clock = ManualClock()
-    draft = concurrent(Asked(4, 2), 8.0, clock)
+    draft = concurrent(draft_s=8.0, clock=clock, n_ahead=2)
     offer(draft, seconds=8.0)
     draft.queue.begin()
     clock.time += 5.0
-    draft.commit((3,), None)
+    draft.wrote(3)
     assert next_s(draft) == pytest.approx(3.0 + 8.0)
     for position in (1, 2):
         offer(draft, position=NEXT + position)

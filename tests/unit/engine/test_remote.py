@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from duo.speculation.policy import Policy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.engine.async_draft import Drafted
-from duo.engine.proposers import DraftRequest
+from duo.engine.proposers import RunningText
 from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, run
@@ -24,7 +24,7 @@ class FarEnd(RemoteDraft):
     def __init__(self, drafts: RemoteDrafts, choose: Callable[[Sequence[int]], int], name: str) -> None:
         super().__init__(drafts, name, name, lambda: None)
         self._choose = choose
-        self._text: tuple[DraftRequest, RemoteQueue] | None = None
+        self._text: tuple[RunningText, RemoteQueue] | None = None
         self._known: list[int] = []
         self._epoch, self._may_draft = 0, False
 
@@ -34,7 +34,7 @@ class FarEnd(RemoteDraft):
             self._text, self._known, self._may_draft = self.current, [], False
         if self._text is None:
             return
-        if (order := self._text[1].order(1, self.policy.latency_s)) is not None:
+        if (order := self._text[1].order(1, self.estimates.costs.latency_s)) is not None:
             self._known += order.tokens
             self._epoch, self._may_draft = order.epoch, order.may_draft
         drafted = list(self._known)
@@ -52,8 +52,8 @@ class Line(RemoteDrafts):
         self._pick = pick
         self.all: list[FarEnd] = []
 
-    def new_policy(self, model: str) -> Policy:
-        return Eager(4, 6)
+    def new_estimates(self, model: str) -> DraftEstimates:
+        return Eager(4, 6, target=self.costs, remote=True, name=model)
 
     def add(self, choose: Callable[[Sequence[int]], int], model: str) -> FarEnd:
         made = FarEnd(self, choose, model)
@@ -61,7 +61,7 @@ class Line(RemoteDrafts):
         self.all.append(made)
         return made
 
-    def choose(self, *, has_other: bool) -> RemoteDraft | None:
+    def choose(self) -> RemoteDraft | None:
         i = self._pick()
         return self.all[i] if i < len(self.all) else None
 

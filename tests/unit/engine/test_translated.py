@@ -58,7 +58,7 @@ def test_the_schedule_changes_at_any_step(
     draft = Unthreaded(Cache(context), Scripted(4, 6, iter(script), iter(probes)), ToyTranslation())
 
     def move() -> None:
-        for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
+        for _ in range(next(numbers, 1) if draft.estimates.schedule is Schedule.ASYNC else 0):
             draft.drafter.step()
 
     generation = Writing(FakeContext(during=move), draft, make_ending(len(TEXT)))

@@ -11,8 +11,8 @@ import pytest
 from duo.models.profiles import Key, KeyModel, Profile, profiles_dir
 
 KEY = Key((KeyModel("a.gguf", 7, -1, None, ()),), ("CPU",), 2, ("1", "2", "CPU", ""), (None, 4, (0, 1)))
-NEW: Any = {"policy": {"new": 1}}
-LEARNED: Any = {"policy": {"draft_s": {"1": 0.025}}, "threads": {"concurrent": [1, 1]}}
+NEW: Any = {"draft": {"new": 1}}
+LEARNED: Any = {"draft": {"bias": {"sync": 0.9}}, "threads": {"concurrent": [1, 1]}}
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_save_change_and_load() -> None:
     assert Profile(KEY).load() == {}
     saved().save(saved().load() | NEW)
     loaded: Any = Profile(KEY).load()
-    assert (loaded["policy"], loaded["threads"]) == ({"new": 1}, LEARNED["threads"])
+    assert (loaded["draft"], loaded["threads"]) == ({"new": 1}, LEARNED["threads"])
     assert list(profiles_dir().iterdir()) == [Profile(KEY).path], "no temporary file is left"
     other = Profile(msgspec.structs.replace(KEY, cores=3))
     assert other.load() == {}
@@ -49,7 +49,7 @@ def test_a_damaged_file_is_ignored_and_replaced() -> None:
     for content in (*others, *(whole[:n] for n in range(len(whole)))):
         path.write_bytes(content)
         assert Profile(KEY).load() == {}
-    assert saved().load()["policy"] == LEARNED["policy"]
+    assert saved().load()["draft"] == LEARNED["draft"]
     path.unlink()
     path.mkdir()
     assert Profile(KEY).load() == {}
@@ -67,7 +67,7 @@ def test_what_is_not_a_regular_file_is_ignored() -> None:
     path.unlink()
     path.symlink_to("/dev/zero")
     assert Profile(KEY).load() == {}
-    assert saved().load()["policy"] == LEARNED["policy"]
+    assert saved().load()["draft"] == LEARNED["draft"]
     assert not path.is_symlink()
 
 
@@ -80,5 +80,5 @@ def test_a_full_disk_leaves_the_old_profile_and_no_temporary_file(existed: bool)
             profile.save(NEW)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert profile.load().get("policy") == (LEARNED["policy"] if existed else None)
+    assert profile.load().get("draft") == (LEARNED["draft"] if existed else None)
     assert list(profiles_dir().iterdir()) == [profile.path] * existed

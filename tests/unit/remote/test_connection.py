@@ -65,7 +65,7 @@ def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
 
 def test_a_worker_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: ScriptedWorker, begin: Begin) -> None:
     joined.say(Unable(begin.serial))
-    until(lambda: stage.drafts.choose(has_other=False) is None)
+    until(lambda: stage.drafts.choose() is None)
     stage.finish()
     joined.say(candidate(begin), Alive(begin.serial), Unable(begin.serial), candidate(begin, serial=0))
     stage.wait_for("stale", 2)

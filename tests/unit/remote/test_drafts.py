@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from duo.speculation.policy import StepCost
 
 from duo.remote.drafts import MAX_DRAFTS, RemoteDraft, RemoteDrafts
 
@@ -13,8 +12,8 @@ class Standing(SimpleNamespace):
     """What RemoteDrafts knows of a draft."""
 
     def __init__(self, name: str = "a draft") -> None:
-        policy = SimpleNamespace(prefers_target_alone=False, latency_s=0.25)
-        super().__init__(name=name, policy=policy, current=None, is_unable=False, has_stalled=False, answers=True)
+        estimates = SimpleNamespace(is_chosen=True)
+        super().__init__(name=name, estimates=estimates, current=None, is_unable=False, has_stalled=False, answers=True)
 
     @property
     def is_usable(self) -> bool:
@@ -35,9 +34,9 @@ def line(n: int) -> tuple[RemoteDrafts, list[Standing]]:
     return drafts, standing
 
 
-def chosen(drafts: RemoteDrafts, *, has_other: bool = False) -> Any:
+def chosen(drafts: RemoteDrafts) -> Any:
     """The draft that is chosen, which the target then uses."""
-    found: Any = drafts.choose(has_other=has_other)
+    found: Any = drafts.choose()
     if found is not None:
         found.current = ()
     return found
@@ -72,15 +71,14 @@ def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end(
 def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     drafts, (first, second) = line(2)
     assert chosen(drafts) is first
-    first.policy.prefers_target_alone = True
+    first.estimates.is_chosen = False
     assert chosen(drafts) is second
-    second.policy.prefers_target_alone = True
-    assert chosen(drafts, has_other=True) is None, "the local draft is better than either"
-    assert chosen(drafts) is first, "without one they are used again"
+    second.estimates.is_chosen = False
+    assert chosen(drafts) in (first, second), "there is no other one"
     first.current = second.current = None
-    first.policy.prefers_target_alone = False
+    first.estimates.is_chosen = True
     drafts.begin()
-    assert chosen(drafts, has_other=True) is first
+    assert chosen(drafts) in (first, second)
 
 
 def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
@@ -90,21 +88,18 @@ def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
     assert drafts.join(Standing().draft, always=True), "the lead's own"
 
 
-def test_a_policy_begins_with_what_was_learned_about_its_model_and_mode() -> None:
+def test_a_draft_begins_with_what_was_learned_about_its_model_and_mode() -> None:
     drafts = RemoteDrafts()
-    policy = drafts.new_policy("a model")
-    policy.begin(4, None, "greedy")
-    for _ in range(50):
-        policy.learn_step(1, StepCost(0, 0.02, 0.02))
-        policy.learn_scores([(1.0, True)])
-    policy.learn_latency(0.5)
-    drafts.learn("a model", policy.state())
+    earlier = drafts.new_estimates("a model")
+    earlier.begin("greedy", 4)
+    earlier.learn_scores([(1.0, True)] * 50)
+    earlier.costs.add_latency(0.5)
+    drafts.learn("a model", earlier.state())
 
-    same, other = drafts.new_policy("a model"), drafts.new_policy("another")
-    same.begin(4, None, "greedy")
-    assert (same.alone.target_s(1), same.latency_s) == (0.02, 0.5)
-    learned = same.calibration.mean
-    same.begin(4, None, "coupled")
-    other.begin(4, None, "greedy")
-    assert other.latency_s == 0
-    assert same.calibration.mean == other.calibration.mean < learned
+    found = []
+    for model, mode in (("a model", "greedy"), ("a model", "coupled"), ("another", "greedy")):
+        estimates = drafts.new_estimates(model)
+        estimates.begin(mode, 4)
+        found.append((estimates.costs.latency_s, estimates.acceptance.mean))
+    assert [latency_s for latency_s, _ in found] == [0.5, 0.5, 0.0]
+    assert found[0][1] > found[1][1] == found[2][1]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from duo.speculation.policy import Policy
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -19,6 +18,7 @@ from duo.remote import messages
 from duo.remote.connection import Admission, draft_app
 from duo.remote.drafts import RemoteDrafts
 from duo.remote.messages import Begin, CandidateMessage, Hello, Message, Welcome
+from duo.speculation.draft_estimates import DraftEstimates
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, make_ending, run, until
 
@@ -33,12 +33,10 @@ ADMISSION = Admission(TOKEN, hello_s=60.0)
 
 
 class EagerDrafts(RemoteDrafts):
-    """Their policies verify all that is ready, unless a test has others."""
+    """They draft as much as they may, and all that is ready is verified."""
 
-    make_policy: Callable[[], Policy] = staticmethod(lambda: Eager(4, N_AHEAD))
-
-    def new_policy(self, model: str) -> Policy:
-        return self.make_policy()
+    def new_estimates(self, model: str) -> DraftEstimates:
+        return Eager(4, N_AHEAD, target=self.costs, remote=True, name=model)
 
 
 class Stage:

@@ -9,7 +9,6 @@ from weakref import WeakSet
 
 import httpx
 import pytest
-from duo.speculation.policy import Policy
 from httpx_sse import EventSource
 
 from duo.http.listener import Limits
@@ -17,6 +16,7 @@ from duo.remote.drafts import RemoteDraft
 from duo.server import events
 from duo.server.events import TextReader
 from duo.server.lead_server import Lead
+from duo.speculation.controller import Controller
 from duo.speculation.modes import Change, Schedule
 from tests.raw_http import connect, read_to_the_end
 from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedModel, ScriptedSlot
@@ -89,7 +89,7 @@ def test_the_state_of_a_lead(make_lead: Callable[..., Lead], slot: ScriptedSlot)
         for number in (1, 2):
             assert lead.drafts.join(RemoteDraft(lead.drafts, f"b{number} at c", "b", lambda: None))
         first = lead.drafts.connected[0]
-        first.policy.learn_latency(0.0125)
+        first.estimates.costs.add_latency(0.0125)
         first._counted, first.current = (9, 7, (), 0), ()  # type: ignore[assignment]
         with subscribed(lead) as told:
             ((_, state),) = until(told, "state")
@@ -110,13 +110,12 @@ def test_the_state_of_a_lead(make_lead: Callable[..., Lead], slot: ScriptedSlot)
 
 def test_the_state_is_sent_again_when_it_has_changed(lead: Lead, slot: ScriptedSlot) -> None:
     slot.hold(n_free=1)
-    slot.policy = policy = Policy(4, 4)
-    policy.begin(3)
+    slot.controller = controller = Controller()
     schedule = {"now": "off", "at_token": 0, "reason": ""}
     with subscribed(lead) as told, ThreadPoolExecutor() as pool:
         writing = [pool.submit(write, lead) for _ in range(3)]
         found = until(told, "state", schedule=schedule, **queue(1, 2))
-        policy.chooser.changes.append(Change(9, Schedule.ASYNC, "it pays"))
+        controller.chooser.changes.append(Change(9, Schedule.ASYNC, "it pays"))
         found += until(told, "state", schedule=schedule | {"at_token": 9, "reason": "it pays"})
         slot.go_on()
         found += until(told, "state", **queue(0, 0))

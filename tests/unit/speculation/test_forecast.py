@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.speculation.forecast import Forecast, overlapped, taking_turns
-from tests.unit.speculation.machines import N_AHEAD, SEPARATE, Case, best_concurrent, expected, random_case, times
+from tests.unit.speculation.pairs import N_AHEAD, SEPARATE, Case, best_concurrent, expected, random_case, times
 
 CASES = [random_case(seed) for seed in range(40)]
 FAST = [case for case in CASES if case.machine.concurrent_draft_s < 0.95 * case.machine.concurrent_target_s[0]]

@@ -1,4 +1,4 @@
-"""The choice among schedules. The target alone takes 0.1 s per token."""
+"""The choice among modes. The target alone takes 0.1 s per token."""
 
 import math
 from collections.abc import Collection
@@ -6,36 +6,41 @@ from collections.abc import Collection
 import pytest
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Budget, Chooser, RateEstimate, RateEstimates, Schedule
+from duo.speculation.modes import ALONE, Budget, Chooser, Mode, RateEstimate, RateEstimates
+from tests.unit.speculation.pairs import ASYNC_MODE as ASYNC
+from tests.unit.speculation.pairs import SYNC_MODE as SYNC
 
+ALL = (ASYNC, SYNC, ALONE)
 ALONE_S = 0.1
 SAVED_S = DEFAULT.horizon * (1 / 10 - 1 / 20)  # within the horizon, at 20 instead of 10 tokens/s
 
 
 def rates(concurrent: float = 10.0, sequential: float = 10.0, off: float = 10.0, doubt: float = 0.0) -> RateEstimates:
     """Forecasts in tokens/s; `doubt`: relative uncertainty of those with a draft."""
-    found = {schedule: RateEstimate(rate, rate * (1 - doubt), rate * (1 + doubt))
-             for schedule, rate in ((ASYNC, concurrent), (SYNC, sequential))}  # fmt: skip
-    return {**found, OFF: RateEstimate(off, off, off)}
+    found = {mode: RateEstimate(rate, rate * (1 - doubt), rate * (1 + doubt))
+             for mode, rate in ((ASYNC, concurrent), (SYNC, sequential))}  # fmt: skip
+    return {**found, ALONE: RateEstimate(off, off, off)}
 
 
-def following(
-    schedule: Schedule, allowed: tuple[Schedule, ...] = ALL, n_room: int | None = None, credit_s: float = 0.1
-) -> Chooser:
-    """A chooser that has made 16 tokens in `schedule`, as fast as the target alone."""
-    chooser = Chooser(allowed, schedule)
-    chooser.begin(n_room, is_first=False)
+def begun(mode: Mode = ALONE, allowed: tuple[Mode, ...] = ALL, n_room: int | None = None) -> Chooser:
+    chooser = Chooser()
+    chooser.begin(allowed, mode, n_room, is_first=False)
+    return chooser
+
+
+def following(mode: Mode, allowed: tuple[Mode, ...] = ALL, n_room: int | None = None, credit_s: float = 0.1) -> Chooser:
+    """A chooser that has made 16 tokens in `mode`, as fast as the target alone."""
+    chooser = begun(mode, allowed, n_room)
     chooser.step(16, 16 * ALONE_S, ALONE_S)
     chooser.budget.spend(chooser.budget.credit_s - credit_s)
-    assert chooser.now is schedule
     assert chooser.budget.credit_s == pytest.approx(credit_s)
     return chooser
 
 
 def after_review(
-    chooser: Chooser, estimates: RateEstimates, entry_s: float = 0.0, untried: Collection[Schedule] = ()
-) -> Schedule:
-    chooser.review(estimates, entry_s, untried)
+    chooser: Chooser, estimates: RateEstimates, entry_s: float = 0.0, untried: Collection[Mode] = ()
+) -> Mode:
+    chooser.review(estimates, {"draft": entry_s}, untried)
     return chooser.now
 
 
@@ -46,16 +51,16 @@ def test_reviews_become_less_frequent_and_frequent_again_after_a_change() -> Non
     def reviews(n_steps: int) -> list[int]:
         return [step for step in range(1, n_steps) if chooser.step(1, ALONE_S, ALONE_S)]
 
-    chooser = Chooser(ALL)
+    chooser = begun()
     assert reviews(70) == [4, 8, 16, 32, 48, 64]
     assert chooser.is_settled
-    chooser.review(rates(sequential=20.0), 0.0)
+    after_review(chooser, rates(sequential=20.0))
     assert not chooser.is_settled
     assert reviews(20) == [4, 8, 16]
 
 
 def test_a_draft_on_a_separate_device_is_compared_with_the_text_before_the_first_review_counts() -> None:
-    chooser = Chooser(ALL, ASYNC)
+    chooser = begun(ASYNC)
     chooser.step(15, 1.5, ALONE_S)
     assert after_review(chooser, rates(concurrent=1.0, sequential=90.0)) is ASYNC
     chooser.step(1, 0.1, ALONE_S)
@@ -66,21 +71,21 @@ def test_a_draft_on_a_separate_device_is_compared_with_the_text_before_the_first
 
 
 @pytest.mark.parametrize(
-    ("schedule", "drafted", "steps", "earned_s"),
+    ("mode", "drafted", "steps", "earned_s"),
     [
-        (SYNC, True, [(3, 0.1)], 0.1 * 0.2),
+        (SYNC, True, [(3, 0.1)], 0.2),
         (SYNC, True, [(1, 0.3)], -0.2),
         (ASYNC, True, [(1, 0.3)], -0.2),
-        (SYNC, True, [(1, 0.4), (6, 0.1)], 0.1 * 0.2),  # first what was lost is made up for
+        (SYNC, True, [(1, 0.4), (6, 0.1)], 0.2),
         (SYNC, True, [(6, 0.1), (1, 0.8)], -0.2),
         (SYNC, False, [(1, 0.3)], 0.0),
-        (OFF, True, [(1, 0.3)], 0.0),
+        (ALONE, True, [(1, 0.3)], 0.0),
     ],
 )
-def test_a_share_of_the_time_and_of_the_draft_s_gains_is_earned_and_losses_are_paid(
-    schedule: Schedule, drafted: bool, steps: list[tuple[int, float]], earned_s: float
+def test_a_share_of_the_time_and_what_the_draft_gains_are_earned_and_losses_are_paid(
+    mode: Mode, drafted: bool, steps: list[tuple[int, float]], earned_s: float
 ) -> None:
-    chooser = following(schedule)
+    chooser = following(mode)
     for n_tokens, seconds in steps:
         chooser.step(n_tokens, seconds, ALONE_S, n_tokens * ALONE_S - seconds if drafted else None)
     time_s = sum(seconds for _, seconds in steps)
@@ -90,7 +95,7 @@ def test_a_share_of_the_time_and_of_the_draft_s_gains_is_earned_and_losses_are_p
 @pytest.mark.parametrize(
     ("credit_s", "untried", "doubt", "allowed", "then"),
     [
-        (-0.1, {SYNC}, 0.1, ALL, OFF),
+        (-0.1, {SYNC}, 0.1, ALL, ALONE),
         (0.1, {SYNC}, 0.1, ALL, SYNC),  # it has credit
         (-0.1, (), 0.1, ALL, SYNC),  # what is expected was measured, and is clearly faster
         (-0.1, {SYNC}, 0.0, ALL, SYNC),  # it is faster beyond doubt
@@ -98,11 +103,11 @@ def test_a_share_of_the_time_and_of_the_draft_s_gains_is_earned_and_losses_are_p
     ],
 )
 def test_a_trial_without_credit_ends_unless_it_is_faster_beyond_doubt(
-    credit_s: float, untried: Collection[Schedule], doubt: float, allowed: tuple[Schedule, ...], then: Schedule
+    credit_s: float, untried: Collection[Mode], doubt: float, allowed: tuple[Mode, ...], then: Mode
 ) -> None:
     chooser = following(SYNC, allowed, credit_s=credit_s)
     assert after_review(chooser, rates(sequential=10.5, concurrent=1.0, doubt=doubt), untried=untried) is then
-    assert [change.reason for change in chooser.changes] == ["drafting has used up its credit"] * (then is OFF)
+    assert [change.reason for change in chooser.changes] == ["drafting has used up its credit"] * (then is ALONE)
 
 
 # Trials
@@ -112,31 +117,31 @@ def test_a_trial_without_credit_ends_unless_it_is_faster_beyond_doubt(
     ("untried", "doubt", "credit_s", "entry_s", "then"),
     [
         ({SYNC}, 0.3, 0.1, 0.0, SYNC),
-        ((), 0.3, 0.1, 0.0, OFF),  # it was measured
-        ({ASYNC}, 0.3, 0.1, 0.0, OFF),  # of the other one nothing good is expected
-        ({SYNC}, 0.01, 0.1, 0.0, OFF),  # it is slower beyond doubt
-        ({SYNC}, 0.3, 0.03, 0.0, OFF),  # 6 steps cost more than the credit: 0.032 s
-        ({SYNC}, 0.3, 0.1, 0.06, OFF),  # and with twice the prefill: something must be left
+        ((), 0.3, 0.1, 0.0, ALONE),  # it was measured
+        ({ASYNC}, 0.3, 0.1, 0.0, ALONE),  # of the other one nothing good is expected
+        ({SYNC}, 0.01, 0.1, 0.0, ALONE),  # it is slower beyond doubt
+        ({SYNC}, 0.3, 0.03, 0.0, ALONE),  # 6 steps cost more than the credit: 0.032 s
+        ({SYNC}, 0.3, 0.1, 0.06, ALONE),  # and with twice the prefill: something must be left
         ({SYNC}, 0.3, 0.1, 0.03, SYNC),
     ],
 )
 def test_what_may_be_faster_is_tried_if_the_credit_covers_it(
-    untried: Collection[Schedule], doubt: float, credit_s: float, entry_s: float, then: Schedule
+    untried: Collection[Mode], doubt: float, credit_s: float, entry_s: float, then: Mode
 ) -> None:
-    chooser, estimates = following(OFF, credit_s=credit_s), rates(sequential=9.5, concurrent=1.0, doubt=doubt)
+    chooser, estimates = following(ALONE, credit_s=credit_s), rates(sequential=9.5, concurrent=1.0, doubt=doubt)
     assert after_review(chooser, estimates, entry_s, untried) is then
 
 
 def test_the_trial_that_is_worth_most_is_made_first_and_each_once_in_a_text() -> None:
-    chooser = following(OFF, credit_s=9.0)
+    chooser = following(ALONE, credit_s=9.0)
     estimates, bad = rates(sequential=9.5, concurrent=9.8, doubt=0.2), rates(1.0, 1.0)
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ASYNC
-    assert after_review(chooser, bad) is OFF
+    assert after_review(chooser, bad) is ALONE
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is SYNC
-    assert after_review(chooser, bad) is OFF
-    assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is OFF
+    assert after_review(chooser, bad) is ALONE
+    assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ALONE
     assert chooser.changes[0].reason == "a trial: 7.8 to 11.8 instead of 10.0 tokens/s forecast"
-    chooser.begin(None, is_first=False)
+    chooser.begin(ALL, ALONE, None, is_first=False)
     chooser.step(1, ALONE_S, ALONE_S)
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ASYNC
 
@@ -147,31 +152,31 @@ def test_the_trial_that_is_worth_most_is_made_first_and_each_once_in_a_text() ->
 @pytest.mark.parametrize(
     ("now", "estimates", "then"),
     [
-        (OFF, rates(sequential=10.1), OFF),  # a difference as small as that between two measurements
-        (OFF, rates(sequential=10.3), SYNC),
+        (ALONE, rates(sequential=10.1), ALONE),  # a difference as small as that between two measurements
+        (ALONE, rates(sequential=10.3), SYNC),
         (SYNC, rates(concurrent=10.3), ASYNC),
-        (SYNC, rates(sequential=8.0, concurrent=1.0, doubt=0.3), OFF),
+        (SYNC, rates(sequential=8.0, concurrent=1.0, doubt=0.3), ALONE),
         (ASYNC, rates(off=9.9), ASYNC),
-        (SYNC, rates(doubt=0.3), OFF),  # it drafts nothing
+        (SYNC, rates(doubt=0.3), ALONE),  # it drafts nothing
     ],
 )
-def test_a_schedule_changes_only_on_evidence(now: Schedule, estimates: RateEstimates, then: Schedule) -> None:
+def test_a_mode_changes_only_on_evidence(now: Mode, estimates: RateEstimates, then: Mode) -> None:
     assert after_review(following(now), estimates) is then
 
 
 @pytest.mark.parametrize(
     ("now", "n_tokens", "n_room", "entry_s", "then"),
     [
-        (OFF, 16, None, 0.99 * SAVED_S, SYNC),
-        (OFF, 16, None, 1.01 * SAVED_S, OFF),
+        (ALONE, 16, None, 0.99 * SAVED_S, SYNC),
+        (ALONE, 16, None, 1.01 * SAVED_S, ALONE),
         (ASYNC, 16, None, 9 * SAVED_S, SYNC),  # the draft has already decoded the text
-        (OFF, 2 * DEFAULT.horizon, None, 1.99 * SAVED_S, SYNC),  # a long text is expected to be half done
-        (OFF, 16, 16 + DEFAULT.horizon // 2, 0.51 * SAVED_S, OFF),  # a text that is about to end
-        (OFF, 16, 16 + DEFAULT.horizon // 2, 0.49 * SAVED_S, SYNC),
+        (ALONE, 2 * DEFAULT.horizon, None, 1.99 * SAVED_S, SYNC),  # a long text is expected to be half done
+        (ALONE, 16, 16 + DEFAULT.horizon // 2, 0.51 * SAVED_S, ALONE),  # a text that is about to end
+        (ALONE, 16, 16 + DEFAULT.horizon // 2, 0.49 * SAVED_S, SYNC),
     ],
 )
 def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
-    now: Schedule, n_tokens: int, n_room: int | None, entry_s: float, then: Schedule
+    now: Mode, n_tokens: int, n_room: int | None, entry_s: float, then: Mode
 ) -> None:
     chooser = following(now, n_room=n_room)
     chooser.step(n_tokens - 16, 0.0, ALONE_S)

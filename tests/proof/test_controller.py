@@ -1,4 +1,4 @@
-"""The policy on random machines and in long texts, against the best that fixed settings can reach."""
+"""The controller on random machines and in long texts, against the best that fixed settings can reach."""
 
 import random
 from collections.abc import Sequence
@@ -6,23 +6,23 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from duo.speculation.policy import Policy
 
 from benchmarks.virtual import Predictions, constant, replay
 from duo.speculation.forecast import limit, overlapped
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, Schedule
-from tests.unit.speculation.machines import (
+from tests.unit.speculation.pairs import (
     FAST_DRAFT,
     MACHINES,
     N_AHEAD,
     N_MAX,
     SEPARATE,
     TWO_CORES,
-    Fixed,
     best_concurrent,
     best_rate,
     concurrent_rate,
+    fixed,
+    pair,
     prepared,
     random_case,
 )
@@ -32,9 +32,9 @@ ASYNC = (Schedule.ASYNC,)
 
 
 def rate(seed: int, schedules: tuple[Schedule, ...], n_tokens: int = 10_000) -> float:
-    """What the policy reaches on a random machine."""
-    case, candidates = random_case(seed), constant(random_case(seed).acceptance, seed + (schedules == ALL))
-    return replay(Policy(N_MAX, N_AHEAD, schedules), case.machine, candidates, n_tokens).rate
+    """What is reached on a random machine."""
+    case = random_case(seed)
+    return pair(schedules=schedules).replay(case.machine, case.acceptance, n_tokens, seed + (schedules == ALL)).rate
 
 
 def has_fast_draft(machine: Machine) -> bool:
@@ -42,7 +42,9 @@ def has_fast_draft(machine: Machine) -> bool:
 
 
 @pytest.mark.parametrize("schedules", [ASYNC, ALL], ids=["concurrent", "any schedule"])
-def test_on_random_machines_the_policy_is_as_good_as_the_best_fixed_settings(schedules: tuple[Schedule, ...]) -> None:
+def test_on_random_machines_the_controller_is_as_good_as_the_best_fixed_settings(
+    schedules: tuple[Schedule, ...],
+) -> None:
     """Within 3 % on all but two machines, never 10 % below, and never 5 % below the target alone."""
     rates, shares = {seed: rate(seed, schedules) for seed in SEEDS}, {}
     for seed, found in rates.items():
@@ -67,8 +69,8 @@ def test_a_draft_without_gain_is_not_used_again_and_again(seed: int, bar: float)
 
 def seconds_of(machine: Machine, candidates: Predictions, ends: Sequence[int]) -> list[float]:
     """Time for each part of the text."""
-    policy = Policy(N_MAX, N_AHEAD, separate_devices=machine.target_s is SEPARATE.target_s)
-    run = replay(policy, machine, candidates, ends[-1])
+    made = pair(separate_devices=machine.target_s is SEPARATE.target_s)
+    run = replay(*made, machine, candidates, ends[-1])
     reached = [0.0, *(next(seconds for n, seconds in run.ends if n >= end) for end in ends)]
     return [later - earlier for earlier, later in pairwise(reached)]
 
@@ -78,7 +80,7 @@ def seconds_of(machine: Machine, candidates: Predictions, ends: Sequence[int]) -
     [(SEPARATE, 0.95), (FAST_DRAFT, 0.95), (TWO_CORES, 0.92)],  # the last can probe such a draft only rarely
     ids=["separate_devices", "fast draft", "two cores"],
 )
-def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(machine: Machine, bar: float) -> None:
+def test_the_controller_follows_a_draft_that_becomes_good_and_useless_again(machine: Machine, bar: float) -> None:
     """Where the draft becomes better, it has to prefill what was written without it."""
     shares, phase, dice = (0.0, 0.85, 0.0), 4000, random.Random(0)
     found = seconds_of(
@@ -90,7 +92,7 @@ def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(machine:
 
 
 @MACHINES
-def test_the_policy_stops_using_a_draft_that_stalls(machine: Machine) -> None:
+def test_the_controller_stops_using_a_draft_that_stalls(machine: Machine) -> None:
     plain_s, phase, good, own = machine.target_s[0], 4000, constant(0.8), replace(machine)
 
     def candidate(i: int) -> tuple[float, bool]:
@@ -110,7 +112,7 @@ def test_the_policy_stops_using_a_draft_that_stalls(machine: Machine) -> None:
 
 @pytest.mark.parametrize("seed", [seed for seed in range(5) if has_fast_draft(random_case(seed).machine)])
 def test_forecasts_and_formulas_agree_with_replays_on_random_machines(seed: int) -> None:
-    """The policy reaches the concurrent forecast, and never the limit; the formula for fixed settings is exact."""
+    """The controller reaches the concurrent forecast, and never the limit; the formula for fixed settings is exact."""
     case = random_case(seed)
     machine, acceptance = case.machine, case.acceptance
     target_s, draft_s = machine.concurrent_target_s, machine.concurrent_draft_s
@@ -119,8 +121,8 @@ def test_forecasts_and_formulas_agree_with_replays_on_random_machines(seed: int)
     assert found <= 1.03 * limit(target_s, draft_s, acceptance)
     assert rate(seed, (Schedule.SYNC,), 5000) <= 1.03 * limit(machine.target_s, machine.draft_s, acceptance)
     k, wait = 1 + seed % N_MAX, seed % (1 + seed % N_MAX)
-    fixed = replay(Fixed(k, wait), machine, constant(acceptance), 20_000).rate
-    assert fixed == pytest.approx(concurrent_rate(machine, acceptance, k, wait), rel=0.02)
+    found = fixed(k, wait).replay(machine, acceptance, 20_000).rate
+    assert found == pytest.approx(concurrent_rate(machine, acceptance, k, wait), rel=0.02)
 
 
 # Outcomes prepared
