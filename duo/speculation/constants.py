@@ -46,8 +46,7 @@ class Constants:
     ranks: tuple[float, ...] = (0.55, 0.15, 0.06)
     # What was measured.
     spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
-    max_slower: float = 1.5  # factor beyond which a time is an outlier or,
-    outliers: int = 3  # if it comes so often in succession, has changed
+    max_slower: float = 1.5  # factor beyond which a time is an outlier or, if a few come in succession, has changed
     jump: float = 100.0  # factor beyond T(1) from which a time is not that of a decode: the machine was suspended
     memory: float = 0.98  # factor by which earlier candidates and tokens count less with each new one
 

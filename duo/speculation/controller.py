@@ -256,7 +256,7 @@ class Controller:
     def _learn_cost(self, cost: StepCost) -> StepCost:
         """Learn T(n). Returns the cost, or the usual one if the machine was suspended meanwhile."""
         self._n_jumps = self._n_jumps + 1 if self.target.is_jump(cost.decode_s) else 0
-        if 0 < self._n_jumps < DEFAULT.outliers:
+        if 0 < self._n_jumps < DEFAULT.few:
             usual_s = self.costs.seconds(cost.n_candidates + 1)
             return replace(cost, decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
         if (factor := self.costs.add(cost.n_candidates + 1, cost.decode_s)) != 1.0:

@@ -60,7 +60,7 @@ class Time(Mean):
     def add(self, value: float) -> None:
         """Add one measurement."""
         slower = DEFAULT.max_slower
-        if self.n and value > slower * self.value and len(self._outliers) + 1 < DEFAULT.outliers:
+        if self.n and value > slower * self.value and len(self._outliers) + 1 < DEFAULT.few:
             self._outliers.append(value)
             return
         if self.n and not self.value / slower <= value <= slower * self.value:
