@@ -17,9 +17,9 @@ from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import LookupProposer
 from duo.engine.recorder import Recorder
-from duo.speculation.controller import Controller, TargetAlone
+from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
-from duo.speculation.modes import Schedule
+from duo.speculation.modes import Schedule, TargetAlone
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.sampling import Greedy
 from duo.speculation.types import Logits

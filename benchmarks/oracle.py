@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from benchmarks.virtual import MODE, NoisyController, NoisyEstimates, Replay, reading_s, recorded, replay
-from duo.speculation.controller import TargetState
 from duo.speculation.draft_estimates import DraftState
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, Schedule
+from duo.speculation.target_costs import TargetState
 
 N_MAX, N_AHEAD = 16, 32
 N_PROMPT = 40  # tokens
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
     def state(self) -> State:
         """What was learned, as JSON types."""
-        return self.controller.state(), self.draft.state()
+        return self.controller.target.state(), self.draft.state()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Case:
         )  # fmt: skip
         if state is not None:
             learned = json.loads(json.dumps(state))
-            if not (controller.restore(learned[0]) and draft.restore(learned[1])):
+            if not (controller.target.restore(learned[0]) and draft.restore(learned[1])):
                 raise ValueError("what was learned cannot be restored")
         return Pair(controller, draft)
 

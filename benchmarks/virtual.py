@@ -23,10 +23,10 @@ from duo.engine.recorder import Recorder
 from duo.engine.request import Ending
 from duo.errors import DecodeAborted
 from duo.speculation.constants import DEFAULT
-from duo.speculation.controller import Controller, TargetAlone
+from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
-from duo.speculation.modes import Schedule
+from duo.speculation.modes import Schedule, TargetAlone
 from duo.speculation.sampling import CandidateSampler
 from duo.speculation.types import Candidate, Logits, SizedResult, StepCost
 from duo.speculation.verify import Verifier

@@ -15,9 +15,9 @@ from duo.engine.statistics import CONTEXT_FULL, GRAMMAR_END, LIMIT, StepRecord
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
-from duo.speculation.controller import Controller, TargetAlone
+from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
-from duo.speculation.modes import ALONE, ASYNC
+from duo.speculation.modes import ALONE, ASYNC, TargetAlone
 from duo.speculation.sampling import logprobs
 from duo.speculation.target_costs import TargetCosts
 from duo.speculation.types import Logits, Origin, Plan, Step, StepCost, TokenLogprobs

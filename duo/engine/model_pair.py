@@ -176,7 +176,7 @@ class ModelPair:
         controller = Controller(self.controller.n_most)
         controller.target.warm_s = self.controller.target.warm_s
         if knows:
-            controller.restore(self.controller.state())
+            controller.target.restore(self.controller.target.state())
         drafts = []
         if self.draft is not None and self.estimates is not None:
             estimates = self.new_estimates(controller.target, drafting)

@@ -11,8 +11,9 @@ from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
 from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument, TunedThreads, kept_threads
-from duo.speculation.controller import Controller, TargetState
+from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates, DraftState
+from duo.speculation.target_costs import TargetState
 
 log = logging.getLogger("duo.engine")
 
@@ -46,7 +47,7 @@ class Profiles:
         """Let the controller and its drafts start from what is stored."""
         target = self.target
         if target is not None and "target" in (document := target.load()):
-            controller.restore(document["target"])
+            controller.target.restore(document["target"])
         for draft in drafts:
             if draft.name in self.drafts and "draft" in (document := self.drafts[draft.name].load()):
                 draft.restore(document["draft"])
@@ -106,7 +107,7 @@ class ProfileRecorder:
         self._before = self._state()
 
     def _state(self) -> tuple[TargetState, dict[str, DraftState]]:
-        return self._controller.state(), {draft.name: draft.state() for draft in self._drafts}
+        return self._controller.target.state(), {draft.name: draft.state() for draft in self._drafts}
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -127,7 +127,7 @@ class Request:
     proposers: Proposers | None = None  # None: the engine's own, as `drafting` says
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     client: Hashable = None  # clients take turns
-    slot: int = -1  # whose text it continues; -1: of which it has most; then where it is
+    slot: int = -1  # of the text that is continued; -1: of the one that has most of the prompt. Once begun: its own
 
     # What has become of it
     metrics: Recorder = field(default_factory=Recorder)

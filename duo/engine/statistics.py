@@ -78,7 +78,7 @@ class GenerationStatistics:
     tokens_per_s: float | None
     time_to_first_token_s: float | None
     decodes: int
-    tokens_per_decode: float | None
+    tokens_per_decode: float | None  # the mean acceptance length
     target_ms_per_decode: float | None
     waited_s: float  # time that the target waited for the draft
     tokens_by_schedule: dict[str, int]

@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypedDict, cast
 import msgspec
 
 from duo.models.storage import MIB, config_dir, open_own, read_at_most
-from duo.speculation.controller import TargetState
 from duo.speculation.draft_estimates import DraftState
+from duo.speculation.target_costs import TargetState
 
 _VERSION = 5
 _MAX_BYTES = MIB  # a profile has a few KiB

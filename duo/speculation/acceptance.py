@@ -82,9 +82,9 @@ class Acceptance:
         if not self.n_scored:
             return False
         deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(n))
-        if abs(deviation) > 2:
+        if abs(deviation) > 2.3:
             self._all.n = min(self._all.n, 2)
-        return deviation > 2
+        return deviation > 2.3
 
     @property
     def mean(self) -> float:

@@ -16,7 +16,8 @@ class Constants:
     """How much exploration may cost, and what is assumed about costs that were not measured."""
 
     # The budget for exploration, in tokens' time of the target alone: 4 % of a first text of 256 tokens, 1 % of a later
-    # one, and at most this share of a text whose length is limited, or of the time so far.
+    # one, and at most this share of a text whose length is limited, or of the time so far. A concurrent draft pauses if
+    # the survival of its candidates is below this share.
     first: float = 9.5
     later: float = 2.0  # also of the lookup, in any text
     share: float = 0.05
@@ -31,7 +32,7 @@ class Constants:
     sizes: tuple[int, int] = (4, 2)  # of batches that are measured while the draft is idle, the first one first
     # Drafts that are idle, and drafts that run ahead.
     without_context: float = 0.7  # of the predictions that are right, the share that is right if the draft knows less
-    least_survival: float = 0.05  # of candidates, below which a concurrent draft pauses (benchmarks/NOTES.md)
+    excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked
     # Costs that were not measured: see the machines in benchmarks/machines.
     # Each as expected, and one standard deviation better or worse.
     second: Assumed = (0.0, 0.3, 0.9)  # what a second token adds to the target's time for one, relative to it,

@@ -5,19 +5,19 @@ of a draft's token (draft_costs.py); a(c), the probability that a candidate of c
 They determine λ, the best sustainable rate (forecast.py), and λ determines the number of candidates (decision.py).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 from duo.speculation.constants import DEFAULT
 from duo.speculation.decision import best_drafted, best_ready
 from duo.speculation.draft_estimates import DraftEstimates
-from duo.speculation.estimators import Mean, Time, between
+from duo.speculation.estimators import Time
 from duo.speculation.forecast import Forecast
 from duo.speculation.lookup_gain import LookupGain, weigh
-from duo.speculation.modes import ALONE, ASYNC, OFF, SYNC, Chooser, Mode, RateEstimate, Schedule
+from duo.speculation.modes import ALONE, ALONE_PLAN, ASYNC, OFF, SYNC, Chooser, Mode, RateEstimate, Schedule
 from duo.speculation.prospects import ModeForecasts
-from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
+from duo.speculation.target_costs import BatchTimes, TargetCosts
 from duo.speculation.trials import Trials
 from duo.speculation.types import (
     Candidate,
@@ -32,15 +32,7 @@ from duo.speculation.types import (
 )
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
-ALONE_PLAN, NOTHING = Plan(), Proposal()
-
-
-class TargetState(TypedDict):
-    """What a profile keeps of a target: JSON types, which are checked when they are restored."""
-
-    costs: BatchTimesState  # T(n)
-    bias: float  # of forecasts for the target alone
-    looked_up: float  # tokens that the lookup finds between two other steps
+NOTHING = Proposal()
 
 
 class Controller:
@@ -59,8 +51,8 @@ class Controller:
         self.known: dict[str, DraftEstimates] = {}  # and all that ever could
         self.chooser = Chooser()
         self._trials = Trials(self.target, self.chooser)
-        self._lookup = LookupGain()
-        self.prospects = ModeForecasts(self.target, self.drafts, self._lookup)
+        self._lookup = LookupGain(self.target)
+        self.prospects = ModeForecasts(self.target, self.drafts)
         self._forecast = Forecast(0.0)
         self._reviewed = ALONE, 0.0  # the mode that the last review chose, and the draft's time in it then
         self._n_jumps = 0  # steps in succession that seem to have taken far too long
@@ -254,10 +246,9 @@ class Controller:
             draft.n_unscored = 0 if draft.scored else draft.n_unscored + n_own
             self._has_news = self._has_news or draft.scored
             draft.scored = False
-        without = 1 / alone_s if alone_s else 0.0
-        if self.rate and mode != ALONE:
-            without = self.rate * self.prospects.bias_of(mode).value
-        n_found = self._lookup.learn(n_tokens, cost, without, alone_s)
+        is_drafting = self.rate and mode != ALONE
+        rate = self.rate * self.prospects.bias_of(mode).value if is_drafting else 1 / (alone_s or math.inf)
+        n_found = self._lookup.learn(n_tokens, cost, rate, alone_s)
         for draft in self.drafts.values():
             draft.n_unread_found += n_found
         if cost.source is Origin.DRAFT:
@@ -360,43 +351,3 @@ class Controller:
             draft.schedule, draft.forecast = (mode.schedule, self._forecast) if is_used else (OFF, Forecast(0.0))
             draft.is_chosen = draft.name == self.chooser.now.draft
             draft.reads_prompt = draft.is_worthwhile and draft.may_gain and mode.schedule is not ASYNC
-
-    # What is kept
-
-    def state(self) -> TargetState:
-        """What was learned of the target alone, as JSON types."""
-        return {"costs": self.target.state(), "bias": self.target.bias.value, "looked_up": self._lookup.per_step.value}
-
-    def restore(self, state: TargetState) -> bool:
-        """Start from the state() of an earlier run. False, and nothing is restored, if it is damaged."""
-        try:
-            bias, looked_up = (between(state[name], 0, 1e9) for name in ("bias", "looked_up"))
-            TargetCosts().restore(state["costs"])
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return False
-        self.target.restore(state["costs"])
-        self.target.bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
-        self._lookup.per_step = Mean(value=looked_up, n=DEFAULT.probe_tokens // 2)
-        return True
-
-
-class TargetAlone:
-    """The controller of a target for which nothing proposes."""
-
-    mode = ALONE
-
-    def begin(self, *_: object) -> None:
-        """See Controller."""
-
-    def use(self, *_: object) -> None:
-        """See Controller."""
-
-    def use_cores(self, n_cores: int) -> None:
-        """See Controller."""
-
-    def plan(self, *_: object) -> Plan:
-        """Decode one token."""
-        return ALONE_PLAN
-
-    def learn(self, *_: object) -> None:
-        """See Controller."""

@@ -158,7 +158,7 @@ class DraftEstimates:
         """How far the draft may run ahead, given what is known now."""
         if self.schedule is not ASYNC:
             return Lookahead()
-        least = min(DEFAULT.least_survival, self.forecast.rate * self.costs.concurrent.token_s)
+        least = min(DEFAULT.share, self.forecast.rate * self.costs.concurrent.token_s)
         return Lookahead(self.n_ahead, least, self.acceptance.probabilities(), self.n_branches, self.acceptance.ranks)
 
     # What the draft promises
@@ -232,7 +232,7 @@ class DraftEstimates:
         """What was learned, as JSON types."""
         return {
             "costs": self.costs.state(),
-            "beside": self.target.state(self.name),
+            "beside": self.target.times(self.name),
             "acceptance": {mode: found.state() for mode, found in self._acceptances.items() if mode and found.n_scored},
             "bias": {schedule.value: bias.value for schedule, bias in self.bias.items()},
             "probes": [self.n_fruitless, self.n_unscored],
@@ -250,7 +250,7 @@ class DraftEstimates:
     def _restore(self, state: DraftState) -> None:
         self.costs.restore(state["costs"])
         self.beside  # noqa: B018 - makes the condition, if it shares no device with the target
-        self.target.restore(state["beside"], self.name)
+        self.target.restore_times(state["beside"], self.name)
         for mode, scores in state["acceptance"].items():
             self._acceptances[mode] = Acceptance(self.n_depths)
             self._acceptances[mode].restore(scores)

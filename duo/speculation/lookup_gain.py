@@ -3,9 +3,8 @@
 import math
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.estimators import Mean
 from duo.speculation.modes import Budget
-from duo.speculation.target_costs import BatchTimes
+from duo.speculation.target_costs import BatchTimes, TargetCosts
 from duo.speculation.types import Origin, Proposal, StepCost
 
 _MUCH_LIKELIER = 9  # odds
@@ -14,9 +13,9 @@ _MUCH_LIKELIER = 9  # odds
 class LookupGain:
     """The lookup has a budget of its own, of which it pays for candidates that turn out to be wrong."""
 
-    def __init__(self) -> None:
-        """Nothing is known yet."""
-        self.per_step = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
+    def __init__(self, target: TargetCosts) -> None:
+        """`target`: keeps what is known of the lookup from text to text."""
+        self._target = target
         self._budget = Budget(DEFAULT.later, DEFAULT.later)
         self.begin()
 
@@ -34,7 +33,7 @@ class LookupGain:
         self._recent = (kept * tokens + n_tokens, kept * seconds + cost.total_s)
         n_found, gained_s = (n_tokens - 1 if cost.source is Origin.LOOKUP else 0), 0.0
         if cost.source is Origin.DRAFT:
-            self.per_step.add(self._n_found_since)
+            self._target.n_found.add(self._n_found_since)
             self._n_found_since = 0
         elif cost.source is Origin.LOOKUP:
             self._n_found += n_found

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from duo.config import DraftConfig
 from duo.speculation.constants import DEFAULT
+from duo.speculation.types import Plan
 
 
 class Schedule(str, Enum):
@@ -40,6 +41,7 @@ class Mode(NamedTuple):
 
 
 ALONE = Mode("", OFF)  # the target without a draft
+ALONE_PLAN = Plan()  # one decode without candidates
 
 
 class RateEstimate(NamedTuple):
@@ -234,3 +236,25 @@ class Chooser:
         self._tried.add(mode)
         self._n_steps, self._next_review = 0, DEFAULT.few
         self.changes.append(Change(self.n_tokens, mode.schedule, reason))
+
+
+class TargetAlone:
+    """The controller of a target for which nothing proposes."""
+
+    mode = ALONE
+
+    def begin(self, *_: object) -> None:
+        """See Controller."""
+
+    def use(self, *_: object) -> None:
+        """See Controller."""
+
+    def use_cores(self, n_cores: int) -> None:
+        """See Controller."""
+
+    def plan(self, *_: object) -> Plan:
+        """Decode one token."""
+        return ALONE_PLAN
+
+    def learn(self, *_: object) -> None:
+        """See Controller."""

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import HALF, DraftEstimates
 from duo.speculation.estimators import Mean
-from duo.speculation.forecast import SURE, Forecast, limit
-from duo.speculation.lookup_gain import LookupGain
+from duo.speculation.forecast import Forecast, limit
 from duo.speculation.modes import ALONE, ASYNC, OFF, Mode, RateEstimate
 from duo.speculation.target_costs import TargetCosts
 
@@ -15,9 +14,9 @@ from duo.speculation.target_costs import TargetCosts
 class ModeForecasts:
     """Forecasts for all modes of a target with these drafts."""
 
-    def __init__(self, target: TargetCosts, drafts: Mapping[str, DraftEstimates], lookup: LookupGain) -> None:
+    def __init__(self, target: TargetCosts, drafts: Mapping[str, DraftEstimates]) -> None:
         """`drafts`: by name, those that can be used now."""
-        self._target, self._drafts, self._lookup = target, drafts, lookup
+        self._target, self._drafts = target, drafts
 
     def bias_of(self, mode: Mode) -> Mean:
         """How accurate forecasts of this mode were."""
@@ -30,7 +29,7 @@ class ModeForecasts:
             return {}
         found = {ALONE: Forecast(1 / alone_s)}
         for name, draft in self._drafts.items():
-            promised = draft.forecasts(self._lookup.per_step.value, acceptance, doubt)
+            promised = draft.forecasts(self._target.n_found.value, acceptance, doubt)
             found |= {Mode(name, schedule): each for schedule, each in promised.items()}
         return found
 
@@ -41,7 +40,7 @@ class ModeForecasts:
 
     def estimates(self, found: Mapping[Mode, Forecast]) -> dict[Mode, RateEstimate]:
         """The rates() of these forecasts, and how uncertain they are."""
-        both = {name: draft.range(self._lookup.per_step.value) for name, draft in self._drafts.items()}
+        both = {name: draft.range(self._target.n_found.value) for name, draft in self._drafts.items()}
         alone = self._target.alone
         ends = [{ALONE: 1 / alone.seconds(1, doubt)} for doubt in (HALF, -HALF)]
         for i, end in enumerate(ends):
@@ -58,7 +57,7 @@ class ModeForecasts:
         if draft.separate_devices and draft.n_depths == 1:  # a head cannot read during the prefill
             return 0.0
         n_unread = min(draft.n_unread, 2 * DEFAULT.horizon) if draft.n_depths > 1 else draft.n_unread
-        return n_unread * draft.costs.read_s * (1 + self._lookup.per_step.value)
+        return n_unread * draft.costs.read_s * (1 + self._target.n_found.value)
 
     def untried(self) -> Collection[Mode]:
         """The modes whose forecasts rest on what is assumed."""
@@ -72,7 +71,7 @@ class ModeForecasts:
 
     def max_gain(self, draft: DraftEstimates) -> float | None:
         """The best rate with an excellent draft and the lowest costs, over the target alone; None while unknown."""
-        found = draft.forecasts(self._lookup.per_step.value, SURE, -1.0)
+        found = draft.forecasts(self._target.n_found.value, DEFAULT.excellent, -1.0)
         alone_s = self._target.alone.seconds(1, -1.0)
         return max(1.0, *(each.rate * alone_s for each in found.values())) if found else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import TypedDict
 
 from duo.config import MAX_CANDIDATES, MAX_THREADS
 from duo.speculation.constants import DEFAULT, Assumed, assumed
@@ -14,6 +15,14 @@ AS_FAST: Assumed = (1.0, 1.0, 1.0)
 
 
 BatchTimesState = dict[str, TimesState]  # by the number of free cores, "0" for all
+
+
+class TargetState(TypedDict):
+    """What a profile keeps of a target: JSON types, which are checked when they are restored."""
+
+    costs: BatchTimesState  # T(n), alone
+    bias: float  # of forecasts for the target alone
+    looked_up: float  # tokens that the lookup finds between two other steps
 
 
 class BatchTimes:
@@ -164,6 +173,7 @@ class TargetCosts:
     def __init__(self) -> None:
         self._by_cores: dict[int, dict[str, BatchTimes]] = {}  # then by draft; "": alone
         self.bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
+        self.n_found = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
         self.warm_s = math.inf  # the time of the first tokens, when the target was loaded
         self.use_cores(0)
 
@@ -197,18 +207,34 @@ class TargetCosts:
         known = [time.value for times in self._by_cores[self.n_cores].values() for time in times.times.values()]
         return seconds > max(1.0, DEFAULT.jump * min([*known, self.warm_s]))
 
-    def state(self, draft: str = "") -> BatchTimesState:
+    def times(self, draft: str = "") -> BatchTimesState:
         """What was measured alone, or beside this `draft`, as JSON types."""
         return {str(n): times_state(here[draft].times) for n, here in self._by_cores.items() if draft in here}
 
-    def restore(self, state: BatchTimesState, draft: str = "") -> None:
-        """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
+    def restore_times(self, state: BatchTimesState, draft: str = "") -> None:
+        """Start from the times() of an earlier run. Raises KeyError, TypeError or ValueError if they are damaged."""
         now = self.n_cores
         for n_cores, times in state.items():
             self.n_cores = int(between(int(n_cores), 0, MAX_THREADS))
             self.beside(draft).times = restored_times(times, 1, MAX_CANDIDATES + 1)
             self.beside(draft).forget_curves()
         self.use_cores(now)
+
+    def state(self) -> TargetState:
+        """What was learned of the target alone, as JSON types."""
+        return {"costs": self.times(), "bias": self.bias.value, "looked_up": self.n_found.value}
+
+    def restore(self, state: TargetState) -> bool:
+        """Start from the state() of an earlier run. False, and nothing is restored, if it is damaged."""
+        try:
+            bias, looked_up = (between(state[name], 0, 1e9) for name in ("bias", "looked_up"))
+            TargetCosts().restore_times(state["costs"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        self.restore_times(state["costs"])
+        self.bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
+        self.n_found = Mean(value=looked_up, n=DEFAULT.probe_tokens // 2)
+        return True
 
 
 def _n_here(times: Iterable[Time]) -> int:

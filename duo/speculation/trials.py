@@ -3,7 +3,6 @@
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.estimators import Time
-from duo.speculation.forecast import SURE
 from duo.speculation.modes import ALONE, ASYNC, Chooser
 from duo.speculation.target_costs import TargetCosts
 from duo.speculation.types import Probe
@@ -90,7 +89,7 @@ class Trials:
         if n:
             share = sum(accepted for _, accepted in scores) / n
             if not whole:
-                share = min(share / DEFAULT.without_context, SURE)
+                share = min(share / DEFAULT.without_context, DEFAULT.excellent)
             is_better = draft.acceptance.doubt(share, n)
             if whole:
                 draft.learn_scores(scores)

@@ -79,7 +79,7 @@ def learned() -> dict[str, Any]:
     controller, draft = made = begun()
     replay(*made, MACHINE, constant(0.8), 500)
     return {
-        "target": controller.state(),
+        "target": controller.target.state(),
         "draft": draft.state(),
         "threads": {"target": 1, "draft": 1, "concurrent": [1, 1]},
     }
@@ -101,17 +101,17 @@ def test_a_damaged_profile(learned: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert tuned_threads(threads, EngineConfig(), kept) == threads or kept_threads(kept)
     (controller, draft), (again, same) = begun(), begun()
     if "target" in kept:
-        controller.restore(kept["target"])
+        controller.target.restore(kept["target"])
     if "draft" in kept:
         draft.restore(kept["draft"])
     controller.begin([draft], 3, mode="greedy")
     assert all(0 < rate < 1e12 for rate in controller.prospects.rates().values())
     assert 0 < replay(controller, draft, MACHINE, constant(0.7), 40).rate < 1e12
     json.dumps(asdict(report(controller)), allow_nan=False)
-    states: Any = json.loads(json.dumps({"target": controller.state(), "draft": draft.state()}, allow_nan=False))
+    states: Any = json.loads(json.dumps({"target": controller.target.state(), "draft": draft.state()}, allow_nan=False))
     profile.save(states | kept_threads(kept))
-    assert again.restore(profile.load()["target"])
+    assert again.target.restore(profile.load()["target"])
     assert same.restore(profile.load()["draft"])
-    assert (again.state()["costs"].keys(), same.state()["beside"].keys()) == (
+    assert (again.target.state()["costs"].keys(), same.state()["beside"].keys()) == (
         states["target"]["costs"].keys(), states["draft"]["beside"].keys()
     )  # fmt: skip

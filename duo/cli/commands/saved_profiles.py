@@ -61,7 +61,7 @@ def describe(one: SavedProfile, saved: Sequence[SavedProfile]) -> list[str]:
         found.append(("machine", f"{', '.join(key.devices)}; {key.cores} cores"))
         names = {"alone": "", "while the draft computes": learned.draft.name if learned.draft is not None else ""}
         for words, name in names.items():
-            for n_cores, times in learned.controller.target.state(name).items() if name or words == "alone" else ():
+            for n_cores, times in learned.controller.target.times(name).items() if name or words == "alone" else ():
                 where = "" if n_cores == "0" else f", {n_cores} of the cores free"
                 if times:
                     measured = ", ".join(f"T({int(n)}) = {_ms(seconds)}" for n, (seconds, _) in times.items())
@@ -92,7 +92,7 @@ def _learned(one: SavedProfile, saved: Sequence[SavedProfile]) -> _Learned | Non
     if one.key is None:
         return None
     controller, targets = Controller(), [each for each in saved if each.key and each.key.models == one.key.models[:1]]
-    knows = [controller.restore(each.document["target"]) for each in targets if "target" in each.document]
+    knows = [controller.target.restore(each.document["target"]) for each in targets if "target" in each.document]
     if len(one.key.models) == 1:
         return _Learned(controller, None) if one in targets and any(knows) else None
     draft = DraftEstimates(controller.target, AUTO_DRAFT, 2 * AUTO_DRAFT)

@@ -22,7 +22,6 @@ from duo.engine.generation import Proposers
 from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
 from duo.models.profiles import TunedThreads
-from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
 
@@ -75,8 +74,8 @@ def _tune_pair(options: TuneOptions) -> int:
         note("interrupted: nothing was saved")
         return measured
     tuned = choose(measured)
-    (name, profile), controller = next(iter(profiles.drafts.items())), Controller(target=tuned.draft.target)
-    states = controller.state(), tuned.draft.state()
+    name, profile = next(iter(profiles.drafts.items()))
+    states = tuned.draft.target.state(), tuned.draft.state()
     result = {"policy": {"target": states[0], "draft": states[1]}, "threads": tuned.threads}
     said = [*describe(measured), "", *render(tuned.prospects), "", *advise(measured, tuned)]
     if measured.doubts:

@@ -13,7 +13,6 @@ from duo.engine.stream import Completion, Stream
 from duo.llama.limits import peak_bytes
 from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT, assumed
-from duo.speculation.forecast import SURE
 from duo.speculation.modes import Schedule
 from duo.speculation.report import ControllerReport, report
 from duo.speculation.types import common_prefix
@@ -84,7 +83,7 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
     lines = [*_details(run)] if verbose else []
     lines += [f"speed   {_rate(generation)}; prompt: {_rate(run.text.prompt)}; stopped: {generation.stop}{run.seed}"]
     if has_draft:
-        lines += [f"draft   {'; '.join(_drafted(run.text.draft))}" + (f"; lookup: {_share(lookup)}" if lookup else "")]
+        lines += [f"draft   {'; '.join(_drafted(run.text.draft, generation))}" + (f"; lookup: {_share(lookup)}" if lookup else "")]
     elif lookup:
         lines += [f"lookup  {_share(lookup)}"]
     if has_draft or lookup:
@@ -94,8 +93,10 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
     return "\n".join([*lines, _last_line(generation)])
 
 
-def _drafted(draft: DraftStatistics | None) -> Iterator[str]:
+def _drafted(draft: DraftStatistics | None, generation: GenerationStatistics) -> Iterator[str]:
     yield f"{draft.drafted} tokens drafted, {_share(draft)}" if draft and draft.drafted else "not used"
+    if draft and draft.drafted and generation.tokens_per_decode is not None:
+        yield f"mean acceptance length {generation.tokens_per_decode:.2f}"
     if draft and draft.vocabulary == TRANSLATED:
         yield f"vocabulary translated, {figure(draft.lost_to_translation, 'd')} guesses lost by it"
     if draft and draft.branches:
@@ -140,7 +141,7 @@ def why_no_gain(run: RunStatistics) -> str:
     assert policy is not None
     rates = dict(policy.forecast_tokens_per_s)
     alone, best = rates.pop(Schedule.OFF, 0.0), max(rates.values(), default=0.0)
-    excellent = f"{100 * SURE:.0f} %"
+    excellent = f"{100 * DEFAULT.excellent:.0f} %"
     is_hopeless = draft is None and policy.max_gain is not None and policy.max_gain <= 1 + DEFAULT.least_gain
     reasons = (
         (not policy.has_draft, "lookup did not pay here"),
@@ -165,8 +166,8 @@ def _remedy(policy: ControllerReport, *, separate_devices: bool) -> str:
     elsewhere = "a much smaller one" if separate_devices else "another device (-devd) or machine (duo back)"
     trials = (  # times this draft's time per token, acceptance, and what would have that
         (1 / _SMALLER, policy.acceptance, "a smaller one (duo tune)"),
-        (1.0, SURE, "one more like the target (duo tune)"),
-        (1 / _SMALLER, SURE, "a smaller and better one (duo tune)"),
+        (1.0, DEFAULT.excellent, "one more like the target (duo tune)"),
+        (1 / _SMALLER, DEFAULT.excellent, "a smaller and better one (duo tune)"),
         (0.0, policy.acceptance, elsewhere),
     )
 

@@ -75,7 +75,7 @@ def learn(used: Home, target_s: float, draft_s: float) -> None:
         for n in range(1, AUTO_DRAFT + 2):
             target.add(n, target_s)
         own.add(draft_s)
-    change(used.of_target, target=controller.state())
+    change(used.of_target, target=controller.target.state())
     change(used.profile, draft=draft.state())
 
 
@@ -168,7 +168,9 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
         }
         profile = Profile(msgspec.convert(key, Key))
         controller, draft = _learned(Path(names[-1]).stem)
-        document: Any = {"draft": draft.state(), **more} if len(names) > 1 else {"target": controller.state(), **more}
+        document: Any = (
+            {"draft": draft.state(), **more} if len(names) > 1 else {"target": controller.target.state(), **more}
+        )
         profile.save(document)
         os.utime(profile.path, (when, when))
         return profile

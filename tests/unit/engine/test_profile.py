@@ -90,7 +90,7 @@ class Run:
         for draft in self.drafts.values():
             draft.costs.alone.add(draft_s)
         states = {name: draft.state() for name, draft in self.drafts.items()}
-        self.profiles.save(self.controller.state(), states, threads)
+        self.profiles.save(self.controller.target.state(), states, threads)
 
     def knows(self, n: int) -> float:
         return self.controller.target.alone.time(n).value
@@ -133,7 +133,7 @@ def test_a_damaged_profile_of_the_target_damages_no_other(models: list[ModelConf
 
 def test_without_profiles_nothing_is_read_or_written() -> None:
     Profiles().restore(Controller(), [])
-    Profiles().save(Controller().state(), {})
+    Profiles().save(Controller().target.state(), {})
     assert Profiles().target is None
 
 
@@ -177,7 +177,7 @@ def test_all_is_kept_of_a_quiet_machine_and_what_was_known_before_of_a_busy_one(
     assert watched.recorder.state() == (None, {})
     watched.text(0.1, QUIET)
     before = watched.draft.state()
-    assert watched.recorder.state() == (watched.controller.state(), {"draft": before})
+    assert watched.recorder.state() == (watched.controller.target.state(), {"draft": before})
     for seconds, n_others in ((0.5, BUSY), (0.4, QUIET)):  # which began with what the busy machine has taught
         watched.text(seconds, n_others)
         assert watched.kept_s() == pytest.approx(0.1)

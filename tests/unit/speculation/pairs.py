@@ -88,10 +88,10 @@ class Pair(NamedTuple):
 
     def state(self) -> Any:
         """What profiles keep."""
-        return json.loads(json.dumps([self.controller.state(), self.draft.state()]))
+        return json.loads(json.dumps([self.controller.target.state(), self.draft.state()]))
 
     def restore(self, state: Any) -> bool:
-        return self.controller.restore(state[0]) and self.draft.restore(state[1])
+        return self.controller.target.restore(state[0]) and self.draft.restore(state[1])
 
 
 def pair(n_max: int = N_MAX, schedules: Iterable[Schedule] = Schedule, n_most: int = 0, **options: Any) -> Pair:

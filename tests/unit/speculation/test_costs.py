@@ -59,7 +59,9 @@ def another_run(*conditions: BatchTimes) -> tuple[BatchTimes, BatchTimes]:
     """A run that begins with these, alone and beside a draft."""
     costs = TargetCosts()
     for times, name in zip(conditions, ("", "draft"), strict=False):
-        costs.restore(json.loads(json.dumps({"0": {n: [t.value, t.spread] for n, t in times.times.items()}})), name)
+        costs.restore_times(
+            json.loads(json.dumps({"0": {n: [t.value, t.spread] for n, t in times.times.items()}})), name
+        )
     return costs.alone, costs.beside("draft")
 
 

@@ -12,7 +12,6 @@ import pytest
 from duo.config import MAX_THREADS
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION, Controller
-from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule
 from duo.speculation.report import report
@@ -248,7 +247,7 @@ def test_nothing_of_a_damaged_state_is_restored(place: Sequence[Any], name: str,
     part[name] = value
     if value is KeyError:
         del part[name]
-    which: Controller | DraftEstimates = made[place[0]]
+    which = (made.controller.target, made.draft)[place[0]]
     before = which.state()
     assert not which.restore(state[place[0]])
     assert which.state() == before

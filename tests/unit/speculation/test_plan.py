@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.controller import REJECTION, TargetAlone
-from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule
+from duo.speculation.controller import REJECTION
+from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule, TargetAlone
 from duo.speculation.types import Origin, Plan
 from tests.unit.speculation.pairs import (
     CLIFF,
@@ -150,7 +150,7 @@ def test_the_draft_continues_while_its_candidates_are_likely_to_survive(acceptan
     made = knowing(FLAT, 0.005, acceptance)
     made.draft.learn_scores([*scores(0.1, 200, 0.1), *scores(0.95, 200, 10.0)])
     lookahead = made.draft.lookahead()
-    least = min(DEFAULT.least_survival, made.controller.rate * made.draft.costs.concurrent.token_s)
+    least = min(DEFAULT.share, made.controller.rate * made.draft.costs.concurrent.token_s)
     found = set()
     for confidences in itertools.product([0.1, 1.0, 10.0], repeat=4):
         survival = math.prod(map(lookahead.probability, confidences))
