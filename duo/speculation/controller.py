@@ -5,7 +5,6 @@ of a draft's token (draft_costs.py); a(c), the probability that a candidate of c
 They determine λ, the best sustainable rate (forecast.py), and λ determines the number of candidates (decision.py).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -229,28 +228,18 @@ class Controller:
         """The target added tokens at this cost; None: it says nothing about other steps."""
         if cost is None:
             return
-        n_tokens = len(results[0].tokens)
-        self._n_jumps = self._n_jumps + 1 if self.target.is_jump(cost.decode_s) else 0
-        mode, costs, alone = self.mode, self.costs, self.target.alone
-        if 0 < self._n_jumps < DEFAULT.outliers:
-            usual_s = costs.seconds(cost.n_candidates + 1)
-            cost = replace(cost, decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
-        elif (factor := costs.add(cost.n_candidates + 1, cost.decode_s)) != 1.0:
-            for draft in self.drafts.values():
-                draft.costs.scale(factor)
-        alone_s = alone.seconds(1)
+        n_tokens, mode, costs = len(results[0].tokens), self.mode, self.costs
+        cost = self._learn_cost(cost)
+        alone_s = self.target.alone.seconds(1)
         self._trials.learn(n_tokens, is_alone=not cost.n_candidates and mode.schedule is not ASYNC)
+        without = 1 / alone_s if alone_s else 0.0
+        if self.rate and mode != ALONE:
+            without = self.rate * self.prospects.bias_of(mode).value
+        n_found = self._lookup.learn(n_tokens, cost, without, alone_s)
         n_own = 1 if cost.source is Origin.LOOKUP else n_tokens  # on which a draft is judged
         for draft in self.drafts.values():
-            draft.n_unread += n_tokens
-            draft.n_unscored = 0 if draft.scored else draft.n_unscored + n_own
             self._has_news = self._has_news or draft.scored
-            draft.scored = False
-        is_drafting = self.rate and mode != ALONE
-        rate = self.rate * self.prospects.bias_of(mode).value if is_drafting else 1 / (alone_s or math.inf)
-        n_found = self._lookup.learn(n_tokens, cost, rate, alone_s)
-        for draft in self.drafts.values():
-            draft.n_unread_found += n_found
+            draft.step(n_tokens, n_own, n_found)
         if cost.source is Origin.DRAFT:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, self._gained_s(n_tokens, cost, mode, alone_s))
@@ -259,16 +248,30 @@ class Controller:
         if cost.source is Origin.ANY:
             self.chooser.budget.spend(max(0.0, costs.seconds(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
-        # A forecast takes a millisecond. With the target alone it changes only with what is known about the drafts.
-        is_first = mode == ALONE and alone.time(1).n == Time.FIRST
-        before, before_s = self._reviewed
-        draft_now = self.draft
-        stalls = before == mode and draft_now is not None and draft_now.token_s > DEFAULT.max_slower * before_s > 0
-        is_due = (is_due or stalls) and (self._has_news or mode != ALONE)
-        if not self.rate or is_first or is_due:
+        if not self.rate or self._needs_review(mode, is_due=is_due):
             self._review()
         for draft in self.drafts.values():
             draft.n_probe = self._trials.probe_size(draft)
+
+    def _learn_cost(self, cost: StepCost) -> StepCost:
+        """Learn T(n). Returns the cost, or the usual one if the machine was suspended meanwhile."""
+        self._n_jumps = self._n_jumps + 1 if self.target.is_jump(cost.decode_s) else 0
+        if 0 < self._n_jumps < DEFAULT.outliers:
+            usual_s = self.costs.seconds(cost.n_candidates + 1)
+            return replace(cost, decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
+        if (factor := self.costs.add(cost.n_candidates + 1, cost.decode_s)) != 1.0:
+            for draft in self.drafts.values():
+                draft.costs.scale(factor)
+        return cost
+
+    def _needs_review(self, mode: Mode, *, is_due: bool) -> bool:
+        """Whether to reconsider the mode, in which a step was made: a forecast takes a millisecond."""
+        before, before_s = self._reviewed
+        draft = self.draft
+        stalls = before == mode and draft is not None and draft.token_s > DEFAULT.max_slower * before_s > 0
+        # With the target alone, a forecast changes only with what is known about the drafts.
+        is_first = mode == ALONE and self.target.alone.time(1).n == Time.FIRST
+        return is_first or ((is_due or stalls) and (self._has_news or mode != ALONE))
 
     def _gained_s(self, n_tokens: int, cost: StepCost, mode: Mode, alone_s: float) -> float | None:
         """What the draft has gained in a step, compared with the target alone; None: it had no part in it."""

@@ -129,6 +129,13 @@ class DraftEstimates:
         if (one_s := self.costs.alone.token_s) and not self.costs.knows(1, n_sequences):
             self.costs.alone.add(ratio * one_s, n_sequences=n_sequences)
 
+    def step(self, n_tokens: int, n_own: int, n_found: int) -> None:
+        """The text has `n_tokens` more, `n_found` by the lookup; the draft is judged on `n_own` of them."""
+        self.n_unread += n_tokens
+        self.n_unread_found += n_found
+        self.n_unscored = 0 if self.scored else self.n_unscored + n_own
+        self.scored = False
+
     # What the draft shall do
 
     @property

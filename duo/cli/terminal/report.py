@@ -83,7 +83,8 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
     lines = [*_details(run)] if verbose else []
     lines += [f"speed   {_rate(generation)}; prompt: {_rate(run.text.prompt)}; stopped: {generation.stop}{run.seed}"]
     if has_draft:
-        lines += [f"draft   {'; '.join(_drafted(run.text.draft, generation))}" + (f"; lookup: {_share(lookup)}" if lookup else "")]
+        said = [*_drafted(run.text.draft, generation), *([f"lookup: {_share(lookup)}"] if lookup else [])]
+        lines += [f"draft   {'; '.join(said)}"]
     elif lookup:
         lines += [f"lookup  {_share(lookup)}"]
     if has_draft or lookup:

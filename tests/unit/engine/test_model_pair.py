@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -167,9 +166,8 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
 @pytest.mark.parametrize("warmup", [True, False])
 def test_a_kept_time_of_a_clock_that_had_jumped_is_found_out(make: Make, warmup: bool) -> None:
     slot = make(warmup=warmup)
-    target = slot.controller.target
-    state: Any = target.state()
-    assert target.restore(state | {"costs": {"0": {"1": [640.0, 0.1]}}})
+    state, target = slot.controller.target.state(), slot.controller.target
+    assert slot.controller.target.restore(state | {"costs": {"0": {"1": [640.0, 0.1]}}})
     slot.reserve(10, N)
     write(slot)
     assert target.alone.time(1).value < 1
