@@ -219,6 +219,21 @@ def test_the_costs_of_each_number_of_cores_are_kept() -> None:
         assert (*found, again.draft.costs.alone.token_s) == pytest.approx((seconds, 2 * seconds, seconds / 2))
 
 
+def test_what_is_inferred_from_other_cores_is_known_and_not_kept() -> None:
+    made = pair()
+    for n in (1, 4):
+        made.controller.target.alone.add(n, 0.01 * n)
+    made.draft.costs.alone.add(0.002)
+    made.controller.use_cores(1)
+    made.begin()
+    alone = made.controller.target.alone
+    assert (alone.time(4).value, made.draft.costs.alone.token_s) == pytest.approx((0.07, 0.0035))
+    alone.add(1, 0.02)
+    target, draft = made.state()
+    assert [*target["costs"]["1"]] == ["1"]
+    assert not draft["costs"]["times"]["1"][0]["by_threads"]
+
+
 OF_TARGET, OF_DRAFT, OF_ACCEPTANCE = (0,), (1,), (1, "acceptance", "greedy")
 TIMES = (1, "costs", "times", "0", 0)
 
