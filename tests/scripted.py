@@ -80,6 +80,7 @@ class ScriptedSlot:
         self.target = ScriptedModel()
         self.config = EngineConfig()
         self.threads = SimpleNamespace(cores=None)
+        self.recorder = self  # which watches nothing
         self.n_ctx = N_CTX
         self.draft_model: ScriptedModel | None = None
         self.translation: object = None

@@ -106,6 +106,7 @@ class RemoteDraft(AsyncDraft):
         self.waiting_since: float | None = None  # its last sign of life, while it may draft
         self.has_stalled = False  # since its last sign of life
         self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
+        self.is_new = True  # whether it was never used
 
     @property
     def is_usable(self) -> bool:
@@ -212,11 +213,8 @@ class RemoteDrafts:
             self._counts[event] += 1
 
     def new_estimates(self, model: str) -> DraftEstimates:
-        """What is known of a draft of this model."""
-        estimates = estimates_for(self.costs, self.drafting, remote=True, name=model)
-        if (learned := self.learned.get(model)) is not None:
-            estimates.restore(learned)
-        return estimates
+        """What will be known of a draft of this model, which may be that of a local draft, too."""
+        return estimates_for(self.costs, self.drafting, remote=True, name=f"{model}, remote")
 
     def restore(self, profiles: Profiles) -> None:
         """Start from what is stored of drafts."""
@@ -281,6 +279,10 @@ class RemoteDrafts:
                     self._counts["stalled"] += 1
             if active is not None and active is not self._last_used:
                 self._last_used = new = active
+        if active is not None and active.is_new:
+            active.is_new = False
+            if (learned := self.learned.get(active.model)) is not None:  # T(n) is the target's thread's to change
+                active.estimates.restore(learned)
         if late is not None:  # not under the lock: a terminal may be slow
             log.info("draft %s does not answer", late.name)
         if new is not None:

@@ -36,6 +36,7 @@ class Time(Mean):
         super().__init__(value=value, n=1 if value else 0)
         self.spread = spread  # standard deviation of one measurement, relative to the mean
         self.is_kept = value > 0  # from an earlier run, and not measured in this one
+        self.is_inferred = False  # never measured: see inferred()
         self._outliers: list[float] = []  # the last times, if they were far too long
         self.begin()
 
@@ -55,7 +56,9 @@ class Time(Mean):
 
     def inferred(self, factor: float) -> "Time":
         """The same under other circumstances, `factor` times as long: as if it were from an earlier run."""
-        return Time(self.value * factor, self.spread)
+        made = Time(self.value * factor, self.spread)
+        made.is_inferred = True
+        return made
 
     def add(self, value: float) -> None:
         """Add one measurement."""
@@ -75,7 +78,7 @@ class Time(Mean):
                 variance, weight = self.spread**2, max(self.weight, 1 / (self.n + 2))
                 self.spread = math.sqrt(variance + weight * ((value / self.value - 1) ** 2 - variance))
             super().add(value)
-        self.is_kept = False
+        self.is_kept = self.is_inferred = False
 
 
 def between(value: Any, least: float, most: float) -> float:
@@ -96,8 +99,8 @@ TimesState = dict[str, list[float]]  # by number: [seconds, relative spread]
 
 
 def times_state(times: Mapping[int, Time]) -> TimesState:
-    """Times by number, as JSON types."""
-    return {str(n): [time.value, time.spread] for n, time in sorted(times.items())}
+    """Times that were measured by number, as JSON types."""
+    return {str(n): [time.value, time.spread] for n, time in sorted(times.items()) if not time.is_inferred}
 
 
 def restored_times(state: TimesState, least: int, most: int) -> dict[int, Time]:

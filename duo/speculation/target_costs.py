@@ -216,8 +216,10 @@ class TargetCosts:
         now = self.n_cores
         for n_cores, times in state.items():
             self.n_cores = int(between(int(n_cores), 0, MAX_THREADS))
-            self.beside(draft).times = restored_times(times, 1, MAX_CANDIDATES + 1)
-            self.beside(draft).forget_curves()
+            costs = self.beside(draft)
+            inferred = {n: time for n, time in costs.times.items() if time.is_inferred}
+            costs.times = inferred | restored_times(times, 1, MAX_CANDIDATES + 1)
+            costs.forget_curves()
         self.use_cores(now)
 
     def state(self) -> TargetState:

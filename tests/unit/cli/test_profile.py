@@ -227,7 +227,7 @@ def test_one_profile_in_full(save: Save) -> None:
         "machine   AMD EPYC; 2 cores",
         "threads   auto",
         "times     T(1) = 100.0, T(5) = 110.0 ms alone",
-        "times     T(1) = 150.0 ms alone, 1 of the cores free",
+        "times     T(1) = 152.5 ms alone, 1 of the cores free",
         "draft     10.0",
         "accepted  80 %",
     ):

@@ -157,3 +157,4 @@ def test_close_does_not_wait_for_a_lost_thread(scheduler: Scheduler, monkeypatch
     assert len(threads()) == 1
     monkeypatch.undo()
     held.go.set()
+    until(lambda: not threads())

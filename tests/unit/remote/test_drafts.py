@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from duo.remote.drafts import MAX_DRAFTS, RemoteDraft, RemoteDrafts
+from duo.speculation.draft_estimates import DraftEstimates
 
 
 class Standing(SimpleNamespace):
@@ -13,7 +14,9 @@ class Standing(SimpleNamespace):
 
     def __init__(self, name: str = "a draft") -> None:
         estimates = SimpleNamespace(is_chosen=True)
-        super().__init__(name=name, estimates=estimates, current=None, is_unable=False, has_stalled=False, answers=True)
+        super().__init__(
+            name=name, estimates=estimates, current=None, is_unable=False, is_new=False, has_stalled=False, answers=True
+        )
 
     @property
     def is_usable(self) -> bool:
@@ -89,17 +92,24 @@ def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
 
 
 def test_a_draft_begins_with_what_was_learned_about_its_model_and_mode() -> None:
+    """Once it is used: what it has learned of T(n) is not to be changed on another thread."""
+
+    def used(model: str, mode: str) -> DraftEstimates:
+        draft = RemoteDraft(drafts, "1", model, lambda: None)
+        assert drafts.join(draft)
+        assert not draft.estimates.costs.latency_s
+        assert drafts.choose() is draft
+        drafts.leave(draft, "left")
+        draft.estimates.begin(mode, 4)
+        return draft.estimates
+
     drafts = RemoteDrafts()
-    earlier = drafts.new_estimates("a model")
-    earlier.begin("greedy", 4)
+    earlier = used("a model", "greedy")
     earlier.learn_scores([(1.0, True)] * 50)
     earlier.costs.add_latency(0.5)
     drafts.learn("a model", earlier.state())
 
-    found = []
-    for model, mode in (("a model", "greedy"), ("a model", "coupled"), ("another", "greedy")):
-        estimates = drafts.new_estimates(model)
-        estimates.begin(mode, 4)
-        found.append((estimates.costs.latency_s, estimates.acceptance.mean))
-    assert [latency_s for latency_s, _ in found] == [0.5, 0.5, 0.0]
-    assert found[0][1] > found[1][1] == found[2][1]
+    found = [used(*each) for each in (("a model", "greedy"), ("a model", "coupled"), ("another", "greedy"))]
+    assert [estimates.costs.latency_s for estimates in found] == [0.5, 0.5, 0.0]
+    same, coupled, other = (estimates.acceptance.mean for estimates in found)
+    assert same > coupled == other

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -12,13 +13,15 @@ import pytest
 from duo.config import MAX_THREADS
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION, Controller
+from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule
 from duo.speculation.report import report
-from duo.speculation.types import Origin, Plan, Probe, Proposal
+from duo.speculation.types import Origin, Plan, Probe, Proposal, StepCost
 from tests.unit.speculation.pairs import (
     ASYNC_MODE,
     FLAT,
+    N_AHEAD,
     SYNC_MODE,
     TWO_CORES,
     Pair,
@@ -27,6 +30,7 @@ from tests.unit.speculation.pairs import (
     scores,
     text,
     times,
+    written,
 )
 
 
@@ -215,6 +219,21 @@ def test_the_costs_of_each_number_of_cores_are_kept() -> None:
         assert (*found, again.draft.costs.alone.token_s) == pytest.approx((seconds, 2 * seconds, seconds / 2))
 
 
+def test_what_is_inferred_from_other_cores_is_known_and_not_kept() -> None:
+    made = pair()
+    for n in (1, 4):
+        made.controller.target.alone.add(n, 0.01 * n)
+    made.draft.costs.alone.add(0.002)
+    made.controller.use_cores(1)
+    made.begin()
+    alone = made.controller.target.alone
+    assert (alone.time(4).value, made.draft.costs.alone.token_s) == pytest.approx((0.07, 0.0035))
+    alone.add(1, 0.02)
+    target, draft = made.state()
+    assert [*target["costs"]["1"]] == ["1"]
+    assert not draft["costs"]["times"]["1"][0]["by_threads"]
+
+
 OF_TARGET, OF_DRAFT, OF_ACCEPTANCE = (0,), (1,), (1, "acceptance", "greedy")
 TIMES = (1, "costs", "times", "0", 0)
 
@@ -247,8 +266,7 @@ def test_nothing_of_a_damaged_state_is_restored(place: Sequence[Any], name: str,
     part[name] = value
     if value is KeyError:
         del part[name]
-    learned = made[place[0]]
-    which = learned.target if isinstance(learned, Controller) else learned
+    which = (made.controller.target, made.draft)[place[0]]
     before = which.state()
     assert not which.restore(state[place[0]])
     assert which.state() == before
@@ -550,3 +568,51 @@ def test_such_a_time_in_a_profile_is_found_out_by_the_first_decode_of_its_size(l
     made.step(1, int(size) - 1, 0.010)
     assert made.controller.target.alone.time(int(size)).value == pytest.approx(0.010)
     assert 0 < made.draft.costs.alone.token_s < 1, "it is not scaled"
+
+
+# Several drafts
+
+
+def two(first_s: float, second_s: float, acceptance: tuple[float, float]) -> tuple[Controller, list[DraftEstimates]]:
+    """Of two drafts, and of the target beside them, all is known."""
+    controller = Controller()
+    drafts = [DraftEstimates(controller.target, 8, N_AHEAD, name=name) for name in ("first", "second")]
+    controller.begin(drafts, 1, mode="greedy")
+    for draft, draft_s, share in zip(drafts, (first_s, second_s), acceptance, strict=True):
+        replace(TWO_CORES, draft_s=draft_s, concurrent_draft_s=1.5 * draft_s).teach(draft)
+        draft.learn_scores(scores(share))
+    return controller, drafts
+
+
+def go_on(controller: Controller, n_steps: int) -> Counter[str]:
+    """Steps of the mode that is chosen, at the times and with the gains that are expected of it; the drafts used."""
+    used = Counter[str]()
+    for _ in range(n_steps):
+        used[controller.mode.draft] += 1
+        draft, n, target_s = controller.draft, 0, TWO_CORES.target_s
+        n_tokens, drafting_s = 1, 0.0
+        if draft is not None:
+            n, drafting_s = 2, 2 * draft.token_s * (controller.schedule is SYNC)
+            n_tokens += round(n * draft.acceptance.mean)
+            target_s = TWO_CORES.concurrent_target_s if controller.schedule is ASYNC else target_s
+        controller.learn([written(n_tokens)], StepCost(n, target_s[n], target_s[n] + drafting_s))
+    return used
+
+
+@pytest.mark.parametrize("better", ["first", "second"])
+def test_of_two_drafts_the_better_one_is_used_and_dropped_when_it_becomes_useless(better: str) -> None:
+    """A draft beside the MTP layer of its target. Whatever is known of T(n) is known of it for both."""
+    controller, (first, second) = two(0.010, 0.010, (0.9, 0.3) if better == "first" else (0.3, 0.9))
+    used = go_on(controller, 60)
+    assert used[better] > 40
+    good, bad = (first, second) if better == "first" else (second, first)
+    good.learn_scores(scores(0.0, 200))
+    bad.learn_scores(scores(0.9, 400))
+    go_on(controller, 30)
+    assert go_on(controller, 60)[bad.name] > 50
+    assert controller.target.alone is first.target.alone is second.target.alone
+
+
+def test_a_draft_that_is_slower_is_not_preferred_for_its_acceptance() -> None:
+    controller, _ = two(0.005, 0.060, (0.7, 0.8))
+    assert go_on(controller, 60).most_common(1)[0][0] == "first"
