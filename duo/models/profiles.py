@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import re
 from contextlib import suppress
@@ -14,6 +15,8 @@ import msgspec
 from duo.models.storage import MIB, config_dir, open_own, read_at_most
 from duo.speculation.draft_estimates import DraftState
 from duo.speculation.target_costs import TargetState
+
+log = logging.getLogger("duo.models")
 
 _VERSION = 5
 _MAX_BYTES = MIB  # a profile has a few KiB
@@ -75,14 +78,18 @@ class Profile:
 
     def __init__(self, key: Key) -> None:
         """Raises UsageError if there is no config directory."""
-        written = json.dumps({"version": _VERSION, **msgspec.to_builtins(key)}, sort_keys=True)
-        self._key = json.loads(written)
-        digest = hashlib.sha256(written.encode()).hexdigest()
-        name = "+".join(_slug(Path(model.path).stem) for model in key.models)
-        self.path = profiles_dir() / f"{name}-{digest[:_DIGITS]}.json"
+        self._key, self.path = _place(key, _VERSION)
+        self._earlier = _place(key, _VERSION - 1)[1]  # the file of an earlier release
 
     def load(self) -> ProfileDocument:
         """The saved document, whose values are checked where they are used; empty if it is missing or damaged."""
+        if self._earlier.is_file():
+            log.info("%s is of an earlier release: what it says is measured again", self._earlier.name)
+            threads = kept_threads(_read(self._earlier))
+            with suppress(OSError):
+                self._earlier.unlink()
+                if threads and not self.path.exists():
+                    self.save(threads)
         document = _read(self.path)
         return document if document.get("for") == self._key else {}
 
@@ -110,6 +117,14 @@ class SavedProfile:
     def name(self) -> str:
         """Target, draft and six hexadecimal digits."""
         return self.path.stem
+
+
+def _place(key: Key, version: int) -> tuple[dict[str, Any], Path]:
+    """What a profile of this version holds for, as JSON, and its file."""
+    written = json.dumps({"version": version, **msgspec.to_builtins(key)}, sort_keys=True)
+    digest = hashlib.sha256(written.encode()).hexdigest()
+    name = "+".join(_slug(Path(model.path).stem) for model in key.models)
+    return json.loads(written), profiles_dir() / f"{name}-{digest[:_DIGITS]}.json"
 
 
 def profiles_dir() -> Path:

@@ -1,5 +1,6 @@
 """Profiles of model pairs: where they are stored, for which key, and that damaged files are ignored."""
 
+import json
 import os
 import resource
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from duo.models.profiles import Key, KeyModel, Profile, profiles_dir
+from duo.models.profiles import Key, KeyModel, Profile, _place, profiles_dir
 
 KEY = Key((KeyModel("a.gguf", 7, -1, None, ()),), ("CPU",), 2, ("1", "2", "CPU", ""), (None, 4, (0, 1)))
 NEW: Any = {"draft": {"new": 1}}
@@ -82,3 +83,19 @@ def test_a_full_disk_leaves_the_old_profile_and_no_temporary_file(existed: bool)
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert profile.load().get("draft") == (LEARNED["draft"] if existed else None)
     assert list(profiles_dir().iterdir()) == [profile.path] * existed
+
+
+def test_a_profile_of_an_earlier_release_is_replaced_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """What was measured is not read; the numbers of threads that were tuned are kept."""
+    caplog.set_level("INFO", "duo.models")
+    threads = {"target": 4, "draft": 1, "concurrent": [3, 1]}
+    folder = profiles_dir()
+    folder.mkdir(parents=True)
+    _, earlier = _place(KEY, 4)
+    earlier.write_text(json.dumps({"for": {}, "policy": {"costs": {}}, "threads": threads}))
+    assert Profile(KEY).load() == {"for": _place(KEY, 5)[0], "threads": threads}
+    assert Profile(KEY).load()["threads"] == threads
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{earlier.name} is of an earlier release: what it says is measured again"
+    ]
+    assert list(folder.iterdir()) == [Profile(KEY).path]
