@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks import clients, engine, gpu, models, sampling, servers, soak, spec_bench, two_devices
+from benchmarks import clients, engine, footsteps, gpu, models, sampling, servers, soak, spec_bench, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program
 from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
@@ -201,6 +201,10 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "engine": engine.EngineCost(
         "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
+    ),
+    "footsteps": footsteps.Footsteps(
+        "Files of duo in which a function is entered: for a token on the terminal, and for a lead's first event",
+        n_rounds=3,
     ),
     "clients": clients.Clients(
         "A lead, and llama-server with a slot for each, with one, two and four clients at once", n_tokens=128

@@ -61,7 +61,7 @@ def report(controller: Controller) -> ControllerReport:
     """What `controller` has learned and decided."""
     drafts = list(controller.known.values())
     draft = controller.draft or (drafts[0] if drafts else None)
-    alone, schedules = controller.target.alone, {mode.schedule for mode in controller.chooser.allowed}
+    alone, schedules = controller.target.alone, {each for known in drafts for each in known.schedules} or {OFF}
     if draft is None:
         draft = DraftEstimates(controller.target, controller.n_most, 0, (OFF,), name="")
     costs, both = draft.costs, (alone, draft.beside)

@@ -30,7 +30,7 @@ _ROOM = 32  # extra context tokens that the programs may need
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Setup:
     """What is measured."""
 
     modes: Sequence[str]
@@ -85,7 +85,7 @@ def bench(options: BenchOptions) -> int:
                     print("\n".join(_markdown(found, about)))  # noqa: T201
 
 
-def read_plan(options: BenchOptions) -> Plan:
+def read_plan(options: BenchOptions) -> Setup:
     """Parse and check the list options, before any model is loaded. Raises UsageError or PromptError."""
     modes = _split(options.modes or ("plain,sync,async,auto" if options.has_draft else "plain,lookup"), "--modes")
     if unknown := [mode for mode in modes if mode not in contestants.MODES]:
@@ -100,7 +100,7 @@ def read_plan(options: BenchOptions) -> Plan:
         if name != "auto" and not _NUMBER.fullmatch(name):
             raise UsageError(f"--draft: {name!r} is neither a number of at least 1 nor auto")
         limits[name] = None if name == "auto" else int(name)
-    return Plan(modes, limits, prompts, _programs(options.peers))
+    return Setup(modes, limits, prompts, _programs(options.peers))
 
 
 def _programs(text: str | None) -> dict[str, Path]:
