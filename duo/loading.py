@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from duo.config import DEMO, EngineConfig, ModelConfig
 from duo.config.option import check_names, declared
 from duo.engine.engine import Engine
-from duo.engine.model_pair import ModelPair
+from duo.engine.model_pair import LAYER, ModelPair
 from duo.engine.profile import Profiles, find_profiles
 from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.stream import background
@@ -213,7 +213,7 @@ def _own_worker(config: EngineConfig, draft: ModelConfig, target: Model, drafts:
 def _profiles(config: EngineConfig, target: ModelConfig, draft: ModelConfig | None, *, uses_mtp: bool) -> Profiles:
     """The profiles of the target and its drafts; none if they are disabled or there is no config directory."""
     drafts = {draft.path.stem: draft} if draft is not None else {}
-    drafts |= {"MTP": target} if uses_mtp else {}
+    drafts |= {LAYER: target} if uses_mtp else {}
     if not config.profile or (not drafts and config.lookup == "off"):
         return Profiles()
     try:

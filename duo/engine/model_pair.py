@@ -40,6 +40,7 @@ from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.target_costs import TargetCosts
 
 log = logging.getLogger("duo.engine")
+LAYER = "MTP layer"  # the name of the target's own as a draft
 _MORE_BYTES = 2**28  # of a saved text, beside its cells: tokens, and the states of recurrent layers
 
 
@@ -131,7 +132,7 @@ class ModelPair:
             target,
             drafting if self.n_branches else replace(drafting, branches=0),
             self.threads.draft,
-            name="MTP" if model is None or model is self.target else model.path.stem,
+            name=LAYER if model is None or model is self.target else model.path.stem,
             separate_devices=self.threads.separate_devices,
             aborts=model is None or model.places == {CPU},
             in_turns=self.in_turns,
@@ -144,7 +145,7 @@ class ModelPair:
         drafting = replace(drafting, n_max=min(depth, drafting.n_max)) if depth > 1 else drafting
         aborts = self.target.places == {CPU}
         return estimates_for(
-            self.controller.target, drafting, (self.threads.target,), name="MTP", in_turns=True, n_depths=N_DEPTHS,
+            self.controller.target, drafting, (self.threads.target,), name=LAYER, in_turns=True, n_depths=N_DEPTHS,
             aborts=aborts,
         )  # fmt: skip
 

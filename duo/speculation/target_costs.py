@@ -68,8 +68,10 @@ class BatchTimes:
                 self._forget_kept()
             elif time.value * DEFAULT.jump > before_s:  # else the earlier time was that of a clock that jumped
                 factor = time.value / before_s
-                for other in (each for costs in self._here for each in costs.times.values() if each is not time):
-                    other.value *= factor
+                for costs in self._here:
+                    costs.forget_curves()
+                    for other in (each for each in costs.times.values() if each is not time):
+                        other.value *= factor
         self.is_doubted = self.is_doubted and n > 1
         now, basis, least = (time.value, time.estimate(1.0)), self._basis.get(n, (0.0, 0.0)), DEFAULT.spread / 20
         if any(abs(a - b) > least * a for a, b in zip(now, basis, strict=True)):
@@ -187,13 +189,14 @@ class TargetCosts:
         """T(n) while the draft of this name computes; `is_apart`: on devices that the target does not use."""
         here = self._by_cores.setdefault(self.n_cores, {})
         if draft not in here:
-            others = (each[draft] for n, each in self._by_cores.items() if n != self.n_cores and draft in each)
-            factor = assumed(DEFAULT.slower, 0.0) if self.n_cores else 1.0
-            # Until they are measured, times are as on other cores, or slower.
-            here[draft] = BatchTimes({n: time.inferred(factor) for n, time in next(others, BatchTimes()).times.items()})
+            here[draft] = BatchTimes()
             if draft:
                 here[draft].relatives.append((self.beside(""), AS_FAST if is_apart else DEFAULT.slower))
                 here[""].relatives.append((here[draft], AS_FAST))
+        if not here[draft].times:  # until they are measured, times are as on other cores, or slower
+            others = (each[draft].times for n, each in self._by_cores.items() if n != self.n_cores and draft in each)
+            factor = assumed(DEFAULT.slower, 0.0) if self.n_cores else 1.0
+            here[draft].times |= {n: time.inferred(factor) for n, time in next(filter(None, others), {}).items()}
         return here[draft]
 
     def begin(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 TELL = """
 from duo.engine.cores import usable_cores
-from duo.llama.control_groups import cpu_limit
+from duo.llama.limits import cpu_limit
 limit = cpu_limit()
 print(limit.value, limit.folder, usable_cores())
 """
