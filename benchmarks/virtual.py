@@ -7,7 +7,7 @@ import random
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -158,7 +158,7 @@ class NoisyController(Controller):
     def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
         if cost is not None:
             decode_s = self.noise.measured(cost.decode_s)
-            cost = replace(cost, decode_s=decode_s, total_s=cost.total_s - cost.decode_s + decode_s)
+            cost = cost._replace(decode_s=decode_s, total_s=cost.total_s - cost.decode_s + decode_s)
         super().learn(results, cost)
 
 

@@ -146,12 +146,14 @@ class EagerController(Controller):
         for draft in drafts:
             if isinstance(draft, Scripted):
                 self.chooser.now = draft.step_mode
+                self.follow()
 
     def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
         super().learn(results, cost)
         for draft in self.drafts.values():
             if isinstance(draft, Scripted):
                 self.chooser.now = draft.follow(len(results[0].tokens) if cost is not None else 0)
+                self.follow()
 
     def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
         super().plan(texts, proposals)  # it notices drafts that have ended

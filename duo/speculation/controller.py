@@ -16,10 +16,9 @@ from duo.speculation.forecast import Forecast
 from duo.speculation.lookup_gain import LookupGain, weigh
 from duo.speculation.modes import ALONE, ALONE_PLAN, ASYNC, OFF, SYNC, Chooser, Mode, RateEstimate, Schedule
 from duo.speculation.prospects import ModeForecasts
-from duo.speculation.target_costs import BatchTimes, TargetCosts
-from duo.speculation.trials import Trials
+from duo.speculation.target_costs import TargetCosts
+from duo.speculation.trials import Trials, arbitrary
 from duo.speculation.types import (
-    Candidate,
     Origin,
     Plan,
     Planned,
@@ -55,6 +54,9 @@ class Controller:
         self._forecast = Forecast(0.0)
         self._reviewed = ALONE, 0.0  # the mode that the last review chose, and the draft's time in it then
         self._n_jumps = 0  # steps in succession that seem to have taken far too long
+        self.mode = ALONE  # who drafts now, and in which schedule
+        self.draft: DraftEstimates | None = None  # that is used
+        self.costs = self.target.alone  # T(n) in this mode
         self._start_text()
 
     def _start_text(self, mode: str = "") -> None:
@@ -69,30 +71,20 @@ class Controller:
 
     # Who drafts, and in which mode
 
-    @property
-    def mode(self) -> Mode:
-        """Who drafts now. A target is first measured without a remote draft: it may be on this machine."""
+    def follow(self) -> None:
+        """Follow the chooser. But a target is first measured without a remote draft: it may be on this machine."""
         now = self.chooser.now
-        draft = self.drafts.get(now.draft)  # None, for other threads, while a text begins
+        draft = self.drafts.get(now.draft)
         if draft is not None and draft.remote and ALONE in self.chooser.allowed:
-            return now if self.target.alone.time(1).n >= Time.FIRST else ALONE
-        return now
+            now = now if self.target.alone.time(1).n >= Time.FIRST else ALONE
+        self.draft = draft if now.draft else None
+        self.costs = draft.beside if draft is not None and now.schedule is ASYNC else self.target.alone
+        self.mode = now  # any thread may read it
 
     @property
     def schedule(self) -> Schedule:
         """The schedule to follow now."""
         return self.mode.schedule
-
-    @property
-    def draft(self) -> DraftEstimates | None:
-        """The draft in use."""
-        return self.drafts.get(self.mode.draft)
-
-    @property
-    def costs(self) -> BatchTimes:
-        """The target's times in the current mode."""
-        draft = self.draft
-        return draft.beside if draft is not None and self.schedule is ASYNC else self.target.alone
 
     @property
     def rate(self) -> float:
@@ -139,6 +131,7 @@ class Controller:
         are_new = (not draft.acceptance.n_scored for draft in drafts)
         self.chooser.begin(*self._allowed(), n_room, is_first=not self.target.alone.seconds(1) or any(are_new))
         self.target.begin()
+        self.follow()
         self._review()
 
     def use_cores(self, n_cores: int) -> None:
@@ -147,6 +140,7 @@ class Controller:
         self.target.use_cores(n_cores)
         for draft in self.drafts.values():
             draft.costs.use_cores(n_cores)
+        self.follow()
         if changed and self.rate:
             self.is_steady = self.is_steady and not self.chooser.n_tokens
             self._window = (0, 0.0)  # was measured with the others
@@ -163,11 +157,11 @@ class Controller:
         if any(each.has_ended for each in self.drafts.values()):
             self.use([each for each in self.drafts.values() if not each.has_ended], 0, "the draft has ended")
         text, mode, rate = texts[0], self.mode, self._lookup.value_of_time(self.rate)
-        n_most, draft = min(self._most, text.n_room - 1), self.drafts.get(mode.draft)
+        n_most, draft = min(self._most, text.n_room - 1), self.draft
         if not rate or n_most <= 0 or (mode.schedule is SYNC and self._trials.needs_alone(rate)):
             return ALONE_PLAN
         if mode.schedule is OFF and (n := self._trials.n_arbitrary(min(self._n_max or n_most, n_most))):
-            return self._arbitrary(n, text, proposals)
+            return arbitrary(n, text, proposals)
         if draft is None and not any(each.chances for each in proposals):
             return ALONE_PLAN
         return self._compare(draft, text.n_room - 1, n_most, rate, proposals)
@@ -191,8 +185,10 @@ class Controller:
                 found.append((i, theirs, n_same))
         n, value, best = 0, 1 - rate * self.costs.seconds(1), ALONE_PLAN
         if draft is not None:
-            how = {"in_order": self._in_order, "must_draft": self._must_draft}
-            n, value = best_drafted(draft, chances, self.costs, n_room, rate, drafted.next_s, **how)
+            n, value = best_drafted(
+                draft, chances, self.costs, n_room, rate, drafted.next_s,
+                in_order=self._in_order, must_draft=self._must_draft,
+            )  # fmt: skip
             best = Plan(drafted.candidates[:n], at)
             if n > len(chances):
                 best = Plan(proposer=at, wait_s=drafted.next_s + draft.token_s)
@@ -209,14 +205,6 @@ class Controller:
                 best, value = Plan(proposals[i].candidates[:n_found], i, proposals[i].origin), found_value
         return best
 
-    @staticmethod
-    def _arbitrary(n: int, text: Planned, proposals: Sequence[Proposal]) -> Plan:
-        """A plan that verifies `n` candidates, whatever they are: those of a proposer, or copies of the last token."""
-        for i, each in enumerate(proposals):
-            if len(each.candidates) >= n:
-                return Plan(each.candidates[:n], i, each.origin)
-        return Plan(n * (Candidate(text.tokens[-1], 0.0),), origin=Origin.ANY)
-
     @property
     def _must_draft(self) -> bool:
         """Whether drafting was asked for: then schedule sync drafts even where that does not pay."""
@@ -232,10 +220,7 @@ class Controller:
         cost = self._learn_cost(cost)
         alone_s = self.target.alone.seconds(1)
         self._trials.learn(n_tokens, is_alone=not cost.n_candidates and mode.schedule is not ASYNC)
-        without = 1 / alone_s if alone_s else 0.0
-        if self.rate and mode != ALONE:
-            without = self.rate * self.prospects.bias_of(mode).value
-        n_found = self._lookup.learn(n_tokens, cost, without, alone_s)
+        n_found = self._lookup.learn(n_tokens, cost, self._rate_without(mode, cost, alone_s), alone_s)
         n_own = 1 if cost.source is Origin.LOOKUP else n_tokens  # on which a draft is judged
         for draft in self.drafts.values():
             self._has_news = self._has_news or draft.scored
@@ -250,15 +235,22 @@ class Controller:
             is_due = self._has_news = True
         if not self.rate or self._needs_review(mode, is_due=is_due):
             self._review()
-        for draft in self.drafts.values():
-            draft.n_probe = self._trials.probe_size(draft)
+        if self.mode.schedule is not ASYNC:
+            for draft in self.drafts.values():
+                draft.n_probe = self._trials.probe_size(draft)
+
+    def _rate_without(self, mode: Mode, cost: StepCost, alone_s: float) -> float:
+        """What the rate would have been without the lookup, in tokens/s; 0: the lookup had no part in the step."""
+        if cost.source is not Origin.LOOKUP or not alone_s:
+            return 0.0
+        return self.rate * self.prospects.bias_of(mode).value if self.rate and mode != ALONE else 1 / alone_s
 
     def _learn_cost(self, cost: StepCost) -> StepCost:
         """Learn T(n). Returns the cost, or the usual one if the machine was suspended meanwhile."""
         self._n_jumps = self._n_jumps + 1 if self.target.is_jump(cost.decode_s) else 0
         if 0 < self._n_jumps < DEFAULT.few:
             usual_s = self.costs.seconds(cost.n_candidates + 1)
-            return replace(cost, decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
+            return cost._replace(decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
         if (factor := self.costs.add(cost.n_candidates + 1, cost.decode_s)) != 1.0:
             for draft in self.drafts.values():
                 draft.costs.scale(factor)
@@ -342,6 +334,7 @@ class Controller:
         return found
 
     def _use_forecast(self, found: Mapping[Mode, Forecast]) -> None:
+        self.follow()
         mode, first_s = self.mode, self.costs.seconds(1)
         if mode in found:
             self._forecast = found[mode]

@@ -207,8 +207,10 @@ class TargetCosts:
 
     def is_jump(self, seconds: float) -> bool:
         """Whether no decode takes so long, by the other times and the warm-up: the clock has jumped meanwhile."""
+        if seconds <= 1:
+            return False
         known = [time.value for times in self._by_cores[self.n_cores].values() for time in times.times.values()]
-        return seconds > max(1.0, DEFAULT.jump * min([*known, self.warm_s]))
+        return seconds > DEFAULT.jump * min([*known, self.warm_s])
 
     def times(self, draft: str = "") -> BatchTimesState:
         """What was measured alone, or beside this `draft`, as JSON types."""

@@ -1,11 +1,13 @@
 """Trials: what is measured on purpose, because a decision depends on it. The budget of the modes pays for it."""
 
+from collections.abc import Sequence
+
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.estimators import Time
 from duo.speculation.modes import ALONE, ASYNC, Chooser
 from duo.speculation.target_costs import TargetCosts
-from duo.speculation.types import Probe
+from duo.speculation.types import Candidate, Origin, Plan, Planned, Probe, Proposal
 
 
 class Trials:
@@ -61,13 +63,14 @@ class Trials:
 
     def probe_size(self, draft: DraftEstimates) -> int:
         """How many of the last tokens an idle draft should decode to see which it would have drafted; usually 0."""
+        if draft.n_unscored < DEFAULT.some or self._chooser.n_tokens < DEFAULT.some:
+            return 0
         budget, alone_s, silence = self._chooser.budget, self._target.alone.seconds(1), DEFAULT.some
         if draft.remote or not (draft.is_worthwhile and ALONE in self._chooser.allowed and alone_s):
             return 0
         if draft.n_fruitless >= DEFAULT.few or (draft.was_probed and not draft.may_gain):
             silence = DEFAULT.horizon // 2 * max(1, draft.n_fruitless - DEFAULT.few)
-        is_due = draft.n_unscored >= silence and self._chooser.n_tokens >= DEFAULT.some
-        if self._chooser.now.schedule is ASYNC or not is_due:
+        if self._chooser.now.schedule is ASYNC or draft.n_unscored < silence:
             return 0
         each_s = draft.costs.read_s or DEFAULT.read * alone_s
         n, unread_s = min(DEFAULT.probe_tokens, int(budget.credit_s / each_s)), draft.n_unread * each_s
@@ -104,3 +107,11 @@ class Trials:
             draft.n_unread = 0 if whole else draft.n_prompt + self._chooser.n_tokens
         self._chooser.budget.spend(seconds)
         return is_better
+
+
+def arbitrary(n: int, text: Planned, proposals: Sequence[Proposal]) -> Plan:
+    """A plan that verifies `n` candidates, whatever they are: those of a proposer, or copies of the last token."""
+    for i, each in enumerate(proposals):
+        if len(each.candidates) >= n:
+            return Plan(each.candidates[:n], i, each.origin)
+    return Plan(n * (Candidate(text.tokens[-1], 0.0),), origin=Origin.ANY)

@@ -75,8 +75,7 @@ class Proposal(NamedTuple):
     probe: Probe | None = None  # since the last proposal
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Verify these candidates now or, if `wait_s` is not None, wait that long for one more and plan again."""
 
     candidates: Sequence[Candidate] = ()
@@ -85,8 +84,7 @@ class Plan:
     wait_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+class StepCost(NamedTuple):
     """Seconds that a step of the target took: the decode alone, and in total with waits and sequential drafting."""
 
     n_candidates: int

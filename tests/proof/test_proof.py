@@ -40,7 +40,7 @@ class Priced(Controller):
 
     def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
         seconds = self.priced_s(cost.n_candidates) if cost is not None else 0.0
-        super().learn(results, cost and replace(cost, decode_s=seconds, total_s=seconds))
+        super().learn(results, cost and cost._replace(decode_s=seconds, total_s=seconds))
 
     @staticmethod
     def priced_s(n_candidates: int) -> float:

@@ -58,6 +58,7 @@ class Pair(NamedTuple):
     def use(self, mode: Mode) -> None:
         """Whatever the controller would choose."""
         self.controller.chooser.now = mode
+        self.controller.follow()
         self.draft.schedule = mode.schedule
 
     def step(
