@@ -69,6 +69,7 @@ class CandidateQueue:
         self._n_verified = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
         self._may_prepare = False  # whether the draft may find something to do besides its chain
         self._is_open = False
+        self._n_shown = 0  # pending candidates, as recorded last
 
     def open(self) -> None:
         """Let the draft begin."""
@@ -176,7 +177,10 @@ class CandidateQueue:
             self._decode = None
 
     def _notify(self) -> None:
-        self._metrics.pending(len(self._sequence.pending))
+        n_pending = len(self._sequence.pending)
+        if n_pending != self._n_shown:  # the queue of an idle draft shows nothing
+            self._n_shown = n_pending
+            self._metrics.pending(n_pending)
         self._changed.notify_all()
 
     def _allows(self) -> bool:

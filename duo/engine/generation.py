@@ -140,7 +140,7 @@ class Generation:
             self._recorder.policy = self.controller
         self._use_cores()
         self.controller.begin(self._estimates(), len(self.text.tokens), self._ending.n_room, self.text.mode)
-        for proposer in self.proposers:
+        for proposer in reversed(self.proposers):  # what the first draft records of itself stays
             proposer.begin(self.text)
 
     def _estimates(self) -> list[DraftEstimates]:

@@ -95,7 +95,8 @@ class LocalDraft(AsyncDraft):
             n = len(self._sequence.accepted)
             self._looked_up.update(range(n, n + len(result.tokens) - 1))
         super().commit(results)
-        if not result.is_usual and self._is_head and self._thread is None and self.estimates.reads_prompt:
+        is_needed = self.estimates.reads_prompt and not self.estimates.has_ended
+        if not result.is_usual and self._is_head and self._thread is None and is_needed:
             self._ask(self._read)
 
     def end(self) -> None:

@@ -91,7 +91,9 @@ class ModelPair:
         self.lookup = PromptLookup() if looks_up else None
         self.controller = Controller(self.drafting.n_most if looks_up else 0)
         self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
-        self.layer = self._layer_estimates() if uses_layer else None
+        has_layer = uses_layer and Schedule.SYNC in schedules_of(self.drafting)
+        self.layer = self.new_estimates(self.controller.target, self.drafting, is_layer=True) if has_layer else None
+        self.controller.known |= {draft.name: draft for draft in self._estimates}
         self.profiles.restore(self.controller, self._estimates)
         n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
         if self.can_speculate and CPU in draft_on:
@@ -123,31 +125,21 @@ class ModelPair:
         self._contexts.clear()
         self.is_usable = False
 
-    def new_estimates(self, target: TargetCosts, drafting: DraftConfig) -> DraftEstimates:
-        """What will be known of the local draft, with these limits."""
-        model = self.draft_model
-        if self.uses_head and model is not None and (depth := n_mtp(model.header)) > 1:
+    def new_estimates(self, target: TargetCosts, drafting: DraftConfig, *, is_layer: bool = False) -> DraftEstimates:
+        """What will be known of the local draft with these limits, or of the MTP layer of the target beside it."""
+        model, is_head = self.target if is_layer else self.draft_model, self.uses_head or is_layer
+        if is_head and model is not None and (depth := n_mtp(model.header)) > 1:
             drafting = replace(drafting, n_max=min(depth, drafting.n_max))
         return estimates_for(
             target,
-            drafting if self.n_branches else replace(drafting, branches=0),
-            self.threads.draft,
+            drafting if self.n_branches and not is_layer else replace(drafting, branches=0),
+            (self.threads.target,) if is_layer else self.threads.draft,
             name=LAYER if model is None or model is self.target else model.path.stem,
-            separate_devices=self.threads.separate_devices,
+            separate_devices=self.threads.separate_devices and not is_layer,
             aborts=model is None or model.places == {CPU},
-            in_turns=self.in_turns,
-            n_depths=N_DEPTHS if self.uses_head else 1,
+            in_turns=self.in_turns or is_layer,
+            n_depths=N_DEPTHS if is_head else 1,
         )
-
-    def _layer_estimates(self) -> DraftEstimates:
-        """What will be known of the MTP layer of the target, beside another draft."""
-        drafting, depth = replace(self.drafting, branches=0), n_mtp(self.target.header)
-        drafting = replace(drafting, n_max=min(depth, drafting.n_max)) if depth > 1 else drafting
-        aborts = self.target.places == {CPU}
-        return estimates_for(
-            self.controller.target, drafting, (self.threads.target,), name=LAYER, in_turns=True, n_depths=N_DEPTHS,
-            aborts=aborts,
-        )  # fmt: skip
 
     @property
     def _estimates(self) -> list[DraftEstimates]:
@@ -168,25 +160,27 @@ class ModelPair:
         return Proposers(self.controller, found, connected, others)
 
     def limited(
-        self, drafting: DraftConfig, *, lookup: bool, knows: bool = True, schedules: Sequence[Schedule] = ()
-    ) -> Proposers:
-        """What may propose candidates within other limits, or in these `schedules`. What they learn is not kept.
+        self, drafting: DraftConfig, *, lookup: bool, remote: bool = False, knows: bool = True,
+        schedules: Sequence[Schedule] = (),
+    ) -> Proposers:  # fmt: skip
+        """What may propose candidates within other limits, or in these `schedules`. What a draft learns is not kept.
 
         `knows`: whether they begin with what was learned so far.
         """
-        controller = Controller(self.controller.n_most)
+        controller = Controller(self.controller.n_most, self.controller.target if knows else None)
         controller.target.warm_s = self.controller.target.warm_s
-        if knows:
-            controller.target.restore(self.controller.target.state())
         drafts = []
         if self.draft is not None and self.estimates is not None:
             estimates = self.new_estimates(controller.target, drafting)
-            estimates.schedules = tuple(schedules) or estimates.schedules
+            estimates.schedules = (
+                tuple(each for each in estimates.schedules if each in schedules) or estimates.schedules
+            )
+            drafts = [self.new_draft(estimates)]
             if knows:
                 estimates.restore(self.estimates.state())
-            drafts = [self.new_draft(estimates)]
         others = self.proposers(drafts=False, remote=False, lookup=lookup).others
-        return Proposers(controller, drafts, None, others) if drafts or others else Proposers()
+        connected = self.remote if remote else None
+        return Proposers(controller, drafts, connected, others) if drafts or others or connected else Proposers()
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -220,7 +214,7 @@ class ModelPair:
         self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
             with self.recorder.watching():
-                self._warm_up(target, draft, head, n_max, threads, stop)
+                self._warm_up((target, draft, head), n_max, threads, stop)
         seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.drafting, self.remote.costs = self.drafting, self.controller.target
@@ -246,29 +240,21 @@ class ModelPair:
             return None
 
     def _warm_up(
-        self,
-        target: Context,
-        draft: Context | None,
-        head: Context | None,
-        n_max: int,
-        threads: ThreadConfig,
+        self, contexts: tuple[Context, Context | None, Context | None], n_max: int, threads: ThreadConfig,
         stop: threading.Event | None,
-    ) -> None:
-        """Warm up new contexts, unless `stop` is set, and measure the drafts."""
+    ) -> None:  # fmt: skip
+        """Warm up new contexts, of the target, its draft and its layer, unless `stop` is set; measure the drafts."""
+        target, draft, head = contexts
         with self.computing(self._abort_contexts):
             if stop is not None and stop.is_set():  # once it is set, all decodes are aborted
                 return
             # Without a draft, only a text that repeats itself uses more sizes than these.
             n_most = n_max if draft is not None or self.remote is not None else 1
-            warm_s = warm_up(target, self.target, n_most + 1, n_most + 1)
-            self.controller.target.warm_s = warm_s
+            self.controller.target.warm_s = warm_up(target, self.target, n_most + 1, n_most + 1)
             self.controller.use_cores(self.cores.limit)
             own = replace(threads, draft=(threads.target,))
-            of_draft, of_layer = (
-                (draft, self.draft_model, self.estimates, threads),
-                (head, self.target, self.layer, own),
-            )
-            for context, model, estimates, used in (of_draft, of_layer):
+            of_draft = draft, self.draft_model, self.estimates, threads
+            for context, model, estimates, used in (of_draft, (head, self.target, self.layer, own)):
                 if context is not None and model is not None and estimates is not None:
                     estimates.costs.use_cores(self.cores.limit)
                     warm_up(context, model, 2)

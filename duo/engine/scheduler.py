@@ -268,7 +268,7 @@ class Scheduler:
 
     def _generate(self, request: Request) -> bool:
         slot, paused = self._slot, self._paused.pop(request, None)
-        slot.saved.reserved = {one.slot for one in self._paused.values()}
+        slot.saved.reserved = {one.slot for one in list(self._paused.values())}
         slot.cores.begin()
         if paused is None:
             generation = self._begin(request)
@@ -343,5 +343,5 @@ class Scheduler:
         if not drafting.n_max:
             return Proposers()
         if slot.draft is not None and drafting != slot.drafting:
-            return slot.limited(drafting, lookup=lookup)
+            return slot.limited(drafting, lookup=lookup, remote=not is_rejection)
         return slot.proposers(remote=not is_rejection, lookup=lookup)

@@ -128,6 +128,7 @@ class RemoteDraft(AsyncDraft):
         recorder.vocabulary, recorder.lost_to_translation = self._drafts.vocabulary, None
         self._counted = (*self.counts, recorder.steps, len(recorder.steps))
         self._queue.open()
+        self._told = self._lookahead
         self.current = text, self._queue
         self._drafts.calls.put(self._wake)
 
@@ -279,6 +280,8 @@ class RemoteDrafts:
                     self._counts["stalled"] += 1
             if active is not None and active is not self._last_used:
                 self._last_used = new = active
+        if before is not None and before is not active and before.current is not None:
+            self.learn(before.model, before.estimates.state())  # the next one may be of the same model
         if active is not None and active.is_new:
             active.is_new = False
             if (learned := self.learned.get(active.model)) is not None:  # T(n) is the target's thread's to change

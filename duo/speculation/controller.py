@@ -14,7 +14,7 @@ from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.estimators import Time
 from duo.speculation.forecast import Forecast
 from duo.speculation.lookup_gain import LookupGain, weigh
-from duo.speculation.modes import ALONE, ALONE_PLAN, ASYNC, OFF, SYNC, Chooser, Mode, RateEstimate, Schedule
+from duo.speculation.modes import ALONE, ALONE_PLAN, ASYNC, OFF, SYNC, Chooser, Mode, RateEstimate, Schedule, gained_s
 from duo.speculation.prospects import ModeForecasts
 from duo.speculation.target_costs import TargetCosts
 from duo.speculation.trials import Trials, arbitrary
@@ -94,11 +94,12 @@ class Controller:
     def use(self, drafts: Sequence[DraftEstimates], n_tokens: int, reason: str = "drafts have come or gone") -> None:
         """From now on, in a text of `n_tokens`, these drafts can be used."""
         for draft in drafts:
-            if draft.name not in self.drafts:
+            if self.drafts.get(draft.name) is not draft:
                 draft.begin(self._sampling, n_tokens)
                 draft.costs.use_cores(self.target.n_cores)
+        new = {draft.name for draft in drafts if self.drafts.get(draft.name) is not draft}
         self._set_drafts(drafts)
-        self.chooser.allow(*self._allowed(), reason)
+        self.chooser.allow(*self._allowed(), new, reason)
         self._has_news = True
         self._update_forecast()
 
@@ -106,6 +107,10 @@ class Controller:
         named = {draft.name: draft for draft in drafts}
         self.drafts.clear()
         self.drafts |= named
+        left = [draft for draft in self.known.values() if draft.remote and draft.name not in named]
+        for draft in left[:-1]:  # peers name them, and may name many
+            del self.known[draft.name]
+            self.target.forget(draft.name)
         self.known |= named
         self._n_max = max((draft.n_max for draft in drafts), default=0)
         self._most = max(self._n_max, self.n_most)  # candidates of any proposer
@@ -116,7 +121,9 @@ class Controller:
         may_end = all(OFF in draft.schedules for draft in self.drafts.values())
         allowed = [*([ALONE] if may_end or not drafting else []), *drafting]
         apart = (mode for mode in drafting if mode.schedule is ASYNC and self.drafts[mode.draft].separate_devices)
-        return allowed, next(apart, ALONE if ALONE in allowed else allowed[-1])
+        return allowed, next(
+            apart, ALONE if ALONE in allowed else [each for each in allowed if each.draft == allowed[0].draft][-1]
+        )
 
     def begin(self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
         """Start a text after `n_prompt` tokens, which are new to the `drafts`, with room for `n_room` (None: no limit).
@@ -151,9 +158,11 @@ class Controller:
 
     def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
         """What to do in the next step of `texts` with what the proposers have."""
-        for each in proposals:
+        for i, each in enumerate(proposals):
             if each.probe is not None:
                 self._learn_probe(self.drafts[each.draft], each.probe)
+                if self.mode == Mode(each.draft, ASYNC):
+                    return Plan(proposer=i, wait_s=0.0)  # its thread starts before the target computes
         if any(each.has_ended for each in self.drafts.values()):
             self.use([each for each in self.drafts.values() if not each.has_ended], 0, "the draft has ended")
         text, mode, rate = texts[0], self.mode, self._lookup.value_of_time(self.rate)
@@ -207,7 +216,7 @@ class Controller:
 
     @property
     def _must_draft(self) -> bool:
-        """Whether drafting was asked for: then schedule sync drafts even where that does not pay."""
+        """Whether to draft in schedule sync even where that does not pay."""
         return self.schedule is SYNC and ALONE not in self.chooser.allowed
 
     # What is learned
@@ -227,7 +236,8 @@ class Controller:
             draft.step(n_tokens, n_own, n_found)
         if cost.source is Origin.DRAFT:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
-        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, self._gained_s(n_tokens, cost, mode, alone_s))
+        drafted_s = gained_s(mode, self._forecast, n_tokens, cost, alone_s)
+        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted_s)
         if costs.was_wrong:
             self._begin_again()
         if cost.source is Origin.ANY:
@@ -265,15 +275,6 @@ class Controller:
         is_first = mode == ALONE and self.target.alone.time(1).n == Time.FIRST
         return is_first or ((is_due or stalls) and (self._has_news or mode != ALONE))
 
-    def _gained_s(self, n_tokens: int, cost: StepCost, mode: Mode, alone_s: float) -> float | None:
-        """What the draft has gained in a step, compared with the target alone; None: it had no part in it."""
-        if mode.schedule is SYNC and not self._forecast.n_verify:  # sync is the target alone then
-            return None
-        if cost.source is Origin.DRAFT:
-            return n_tokens * alone_s - cost.total_s
-        # In schedule sync, the draft was asked, but the lookup's candidates were verified.
-        return cost.decode_s - cost.total_s if mode.schedule is SYNC else None
-
     def _begin_again(self) -> None:
         """What was known from earlier texts is wrong."""
         self.chooser.budget.begin_again()
@@ -285,7 +286,7 @@ class Controller:
             self._begin_again()
         is_first, draft.was_probed = not draft.was_probed, True
         self._review()
-        draft.n_fruitless = draft.n_fruitless + is_first if self.mode == ALONE else 0
+        draft.n_fruitless = draft.n_fruitless + is_first if self.draft is not draft else 0
 
     # The choice of the mode
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from duo.config import DraftConfig
 from duo.speculation.constants import DEFAULT
-from duo.speculation.types import Plan
+from duo.speculation.forecast import Forecast
+from duo.speculation.types import Origin, Plan, StepCost
 
 
 class Schedule(str, Enum):
@@ -134,9 +135,9 @@ class Chooser:
         self._invested_s = 0.0  # prefill that should pay later
         self._tried = {self.now}  # in this text
 
-    def allow(self, allowed: Sequence[Mode], first: Mode, reason: str) -> None:
-        """Drafts have come or gone: choose among the `allowed` modes, from `first` on if the present mode has gone."""
-        come = first.draft not in {mode.draft for mode in self.allowed}
+    def allow(self, allowed: Sequence[Mode], first: Mode, new: Collection[str], reason: str) -> None:
+        """Drafts have come (`new`) or gone. The present mode stays if it is `allowed`, else the next one is `first`."""
+        come = first.draft in new
         self.allowed = tuple(allowed)
         if self.now not in allowed or (come and first.schedule is ASYNC):
             self._first = first
@@ -236,6 +237,16 @@ class Chooser:
         self._tried.add(mode)
         self._n_steps, self._next_review = 0, DEFAULT.few
         self.changes.append(Change(self.n_tokens, mode.schedule, reason))
+
+
+def gained_s(mode: Mode, forecast: Forecast, n_tokens: int, cost: StepCost, alone_s: float) -> float | None:
+    """What the draft has gained in a step, compared with the target alone; None: it had no part in it."""
+    if mode.schedule is SYNC and not forecast.n_verify:  # sync is the target alone then
+        return None
+    if cost.source is Origin.DRAFT:
+        return n_tokens * alone_s - cost.total_s
+    # In schedule sync, the draft was asked, but the lookup's candidates were verified.
+    return cost.decode_s - cost.total_s if mode.schedule is SYNC else None
 
 
 class TargetAlone:

@@ -7,6 +7,7 @@ from duo.config import MAX_BRANCHES
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import ALL, OFF, Change, Schedule
+from duo.speculation.target_costs import BatchTimes
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ def report(controller: Controller) -> ControllerReport:
     alone, schedules = controller.target.alone, {each for known in drafts for each in known.schedules} or {OFF}
     if draft is None:
         draft = DraftEstimates(controller.target, controller.n_most, 0, (OFF,), name="")
-    costs, both = draft.costs, (alone, draft.beside)
+    costs, both = draft.costs, (alone, draft.beside if draft.name else BatchTimes())
     found = controller.prospects.forecasts() if draft.was_scored else {}
     max_rate, own = controller.prospects.max_rate(), controller.prospects.rates()
     knows_branches = costs.concurrent.token_s and (costs.alone.by_sequences or costs.concurrent.by_sequences)

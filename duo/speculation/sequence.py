@@ -22,7 +22,6 @@ class TokenSequence:
         """`judges_all`: whether unverified candidates are scored by comparison with the target's tokens."""
         self.accepted = list(prompt)
         self.pending: list[Candidate] = []
-        self.n_prompt = len(prompt)
         self.epoch = 0
         self.settled = len(prompt)
         self._last = (0, -1)  # n_known and position of the last token of a remote draft
@@ -91,14 +90,6 @@ class TokenSequence:
         if not right:  # tokens that build on it may be under way
             self.settled = max(self.settled, position + 1)
         return right
-
-    def drop(self) -> None:
-        """Another draft takes over."""
-        self.pending.clear()
-        self._late.clear()
-        self._last = (0, -1)
-        self._begin_epoch()
-        self.settled = len(self.accepted)
 
     def _begin_epoch(self, came_true: Outcome | None = None) -> None:
         self.epoch += 1

@@ -199,6 +199,12 @@ class TargetCosts:
             here[draft].times |= {n: time.inferred(factor) for n, time in next(filter(None, others), {}).items()}
         return here[draft]
 
+    def forget(self, draft: str) -> None:
+        """This draft will not be used again."""
+        for here in self._by_cores.values():
+            times = here.pop(draft, None)
+            here[""].relatives = [(other, slower) for other, slower in here[""].relatives if other is not times]
+
     def begin(self) -> None:
         """A text begins."""
         for here in self._by_cores.values():

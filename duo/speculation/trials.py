@@ -63,7 +63,8 @@ class Trials:
 
     def probe_size(self, draft: DraftEstimates) -> int:
         """How many of the last tokens an idle draft should decode to see which it would have drafted; usually 0."""
-        if draft.n_unscored < DEFAULT.some or self._chooser.n_tokens < DEFAULT.some:
+        is_other = self._chooser.now.draft not in ("", draft.name)  # while another draft is used, once in a text
+        if min(draft.n_unscored, self._chooser.n_tokens) < DEFAULT.some or (is_other and draft.was_probed):
             return 0
         budget, alone_s, silence = self._chooser.budget, self._target.alone.seconds(1), DEFAULT.some
         if draft.remote or not (draft.is_worthwhile and ALONE in self._chooser.allowed and alone_s):

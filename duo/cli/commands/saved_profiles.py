@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from duo.cli.terminal.console import blame, columns, note, size_of
 from duo.config import AUTO_DRAFT
 from duo.errors import UsageError
@@ -91,15 +93,29 @@ def _learned(one: SavedProfile, saved: Sequence[SavedProfile]) -> _Learned | Non
     """What a profile says, with that of its target; None if it is damaged or empty."""
     if one.key is None:
         return None
-    controller, targets = Controller(), [each for each in saved if each.key and each.key.models == one.key.models[:1]]
+    controller, targets = Controller(), [each for each in saved if _is_target(each, one)]
     knows = [controller.target.restore(each.document["target"]) for each in targets if "target" in each.document]
     if len(one.key.models) == 1:
-        return _Learned(controller, None) if one in targets and any(knows) else None
+        return _Learned(controller, None) if any(knows) else None
     draft = DraftEstimates(controller.target, AUTO_DRAFT, 2 * AUTO_DRAFT)
     if "draft" not in one.document or not draft.restore(one.document["draft"]):
         return None
     controller.begin([draft], 0, mode=next(iter(one.document["draft"]["acceptance"]), "greedy"))
     return _Learned(controller, draft)
+
+
+def _is_target(each: SavedProfile, one: SavedProfile) -> bool:
+    """Whether a profile is that of the target of `one`, with its options, or the same one."""
+    if each is one or each.key is None or one.key is None or len(each.key.models) > 1:
+        return each is one
+    tuned = kept_threads(one.document).get("threads")
+    n_threads = one.key.options[0]
+    if tuned is not None and tuned["target"] != one.key.cores:
+        n_threads = tuned["target"]
+    alone = replace(
+        one.key, models=one.key.models[:1], options=(n_threads, None, one.key.options[2], None, *one.key.options[4:])
+    )
+    return each.key == alone
 
 
 def _row(one: SavedProfile, saved: Sequence[SavedProfile]) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
     """Keeps the profile of models of these names, in a config directory of its own."""
     monkeypatch.setenv("DUO_CONFIG", str(tmp_path / "config"))
 
-    def save(*names: str, when: int = 0, options: tuple[object, ...] = (None, None), **more: Any) -> Profile:
+    def save(*names: str, when: int = 0, options: tuple[object, ...] = 8 * (None,), **more: Any) -> Profile:
         model: dict[str, object] = {"gpu_layers": -1, "devices": None, "servers": []}
         key: Any = {
             "models": [
@@ -202,7 +202,8 @@ def tune(*arguments: str | Path) -> Run:
 
 def test_the_list(save: Save) -> None:
     pair = save("large.gguf", "small.gguf", when=86_400)
-    alone = save("large.gguf", when=0, options=(4, None))
+    alone = save("large.gguf", when=0, options=(4, *7 * (None,)))
+    auto = save("large.gguf", when=43_200)
     tuned = save("large.gguf", "tiny.gguf", when=2 * 86_400, threads={"target": 2, "draft": 1, "concurrent": [1, 1]})
     run = tune("--list")
     assert (run.status, run.stderr) == (0, "")
@@ -211,6 +212,7 @@ def test_the_list(save: Save) -> None:
     assert rows == [
         f"1970-01-03 00:00 4.7 GB + 470 MB CPU tuned 2/1 1+1 100.0 10.0 80 % sync {tuned.path.stem}",
         f"1970-01-02 00:00 4.7 GB + 470 MB CPU auto 100.0 10.0 80 % sync {pair.path.stem}",
+        f"1970-01-01 12:00 4.7 GB CPU auto 100.0 - - - {auto.path.stem}",
         f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 - - - {alone.path.stem}",
     ]
     assert (empty, where) == ("", f"ms/token of the target and of the draft; in {pair.path.parent}")

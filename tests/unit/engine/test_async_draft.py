@@ -3,14 +3,15 @@
 import pytest
 
 from duo.engine.async_draft import CandidateQueue, Drafted
+from duo.engine.proposers import Result
 from duo.engine.recorder import Recorder
 from duo.remote.drafts import RemoteQueue
 from duo.remote.messages import Text
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Outcome
-from tests.fakes import CERTAIN, N_VOCAB, RANKS, ManualClock
-from tests.unit.engine.helpers import PROMPT, as_far_as, make_queue
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext, ManualClock
+from tests.unit.engine.helpers import PROMPT, as_far_as, begun, make_queue, make_text
 
 NEXT = len(PROMPT)
 GUESS = Candidate(7, 1.0, alternatives=(5, 6))
@@ -122,3 +123,14 @@ def test_a_verification_wakes_a_draft_that_has_drafted_enough() -> None:
     assert queue.wait_for_room(), "it has more to do"
     queue.commit([7], 1)
     assert queue.begin().n_verified == 0
+
+
+def test_the_late_scores_of_one_text_are_not_counted_in_the_next() -> None:
+    draft = begun(FakeContext())
+    text = make_text()
+    draft.queue.open()
+    draft.queue.commit([5], 0)
+    draft.queue.publish(0, NEXT, Candidate(5, 1.0), 1, 0.1)  # for a position that is accepted
+    draft.begin(text)
+    draft.commit([Result((6,), draft="draft")])
+    assert draft.estimates.acceptance.n_scored == 0

@@ -83,7 +83,7 @@ def test_where_one_draft_fails_the_other_goes_on(schedule: Schedule, n: int) -> 
     controller, dead_context = Controller(), FakeContext(fail)
     good = draft(controller, next_token, "good", (schedule,))
     dead = LocalDraft(Cache(dead_context), DraftEstimates(controller.target, 4, 6, (schedule,), name="dead"))
-    recorder = written(controller, [good, dead]).text.recorder  # of several, the last one is tried first
+    recorder = written(controller, [dead, good]).text.recorder  # of several, the first one is tried first
     if schedule is SYNC or dead.estimates.has_ended:  # it may be too slow to fail
         assert recorder.draft_error == "dead"
         assert dead.estimates.has_ended
@@ -91,7 +91,7 @@ def test_where_one_draft_fails_the_other_goes_on(schedule: Schedule, n: int) -> 
     if schedule is SYNC:
         assert sum(step.n_accepted for step in recorder.steps[n + 2 :]) > 0
     dead_context.choose = next_token
-    assert written(controller, [good, dead]).text.recorder.draft_error is None
+    assert written(controller, [dead, good]).text.recorder.draft_error is None
     assert not dead.estimates.has_ended, "in the next text it is tried again"
 
 

@@ -13,9 +13,16 @@ class Standing(SimpleNamespace):
     """What RemoteDrafts knows of a draft."""
 
     def __init__(self, name: str = "a draft") -> None:
-        estimates = SimpleNamespace(is_chosen=True)
+        estimates = SimpleNamespace(is_chosen=True, state=dict)
         super().__init__(
-            name=name, estimates=estimates, current=None, is_unable=False, is_new=False, has_stalled=False, answers=True
+            name=name,
+            model=name,
+            estimates=estimates,
+            current=None,
+            is_unable=False,
+            is_new=False,
+            has_stalled=False,
+            answers=True,
         )
 
     @property

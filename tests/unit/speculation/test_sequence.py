@@ -70,17 +70,6 @@ def test_candidates_of_a_remote_draft_are_taken_in_the_order_in_which_they_were_
         assert (made.epoch, pending(made)) == (1, [5])
 
 
-def test_nothing_is_left_of_a_draft_that_another_one_replaces() -> None:
-    made = sequence()
-    made.commit([6])
-    made.offer(0, 1, Candidate(6, 0.7))  # late
-    made.offer(0, 2, Candidate(5, 0.0))
-    made.drop()
-    assert not made.pending
-    assert not made.offer(0, 2, Candidate(5, 0.0))
-    assert made.commit([5]) == []
-
-
 def test_with_rejection_sampling_only_verified_candidates_are_scored() -> None:
     made = drafted(sequence(judges_all=False), 5, 6, 7)
     assert made.commit([5, 6], n_verified=1) == [(1.0, True)]
@@ -149,6 +138,3 @@ def test_outcomes_that_cannot_come_true_are_dropped() -> None:
     assert not made.prepare(0, Outcome(1, 8), 4, Candidate(1, 0.5))
     made.commit([7])
     assert pending(made) == [2], "that of a later position outlives a commit"
-    made = prepared()
-    made.drop()
-    assert not made.prepare(0, Outcome(1, 8), 4, Candidate(5, 0.5))
