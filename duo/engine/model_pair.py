@@ -120,10 +120,9 @@ class ModelPair:
 
     def close(self) -> None:
         """Free the contexts."""
-        for context in self._contexts:
-            context.close()
-        self._contexts.clear()
         self.is_usable = False
+        while self._contexts:
+            self._contexts.pop(0).close()
 
     def new_estimates(self, target: TargetCosts, drafting: DraftConfig, *, is_layer: bool = False) -> DraftEstimates:
         """What will be known of the local draft with these limits, or of the MTP layer of the target beside it."""
@@ -318,8 +317,8 @@ class ModelPair:
     @property
     def caches(self) -> list[Cache]:
         """The target's, and those of local drafts."""
-        layer = self._layer_draft.cache if self._layer_draft is not None else None
-        return [cache for cache in (self.target_cache, self.draft_cache, layer) if cache is not None]
+        of_drafts = [draft.cache for draft in (self.draft, self._layer_draft) if draft is not None]
+        return [*([self.target_cache] if self.target_cache is not None else []), *of_drafts]
 
     def attach(self, remote: ConnectedDrafts) -> None:
         """Use remote drafts from now on; makes contexts for texts of unknown length."""

@@ -99,7 +99,7 @@ class Controller:
                 draft.costs.use_cores(self.target.n_cores)
         new = {draft.name for draft in drafts if self.drafts.get(draft.name) is not draft}
         self._set_drafts(drafts)
-        self.chooser.allow(*self._allowed(), new, reason)
+        self.chooser.allow(*self.prospects.allowed(), new, reason)
         self._has_news = True
         self._update_forecast()
 
@@ -115,16 +115,6 @@ class Controller:
         self._n_max = max((draft.n_max for draft in drafts), default=0)
         self._most = max(self._n_max, self.n_most)  # candidates of any proposer
 
-    def _allowed(self) -> tuple[list[Mode], Mode]:
-        """The modes to choose among, and the first one: a draft with a device of its own, else the target alone."""
-        drafting = [Mode(name, each) for name, d in self.drafts.items() for each in d.schedules if each is not OFF]
-        may_end = all(OFF in draft.schedules for draft in self.drafts.values())
-        allowed = [*([ALONE] if may_end or not drafting else []), *drafting]
-        apart = (mode for mode in drafting if mode.schedule is ASYNC and self.drafts[mode.draft].separate_devices)
-        return allowed, next(
-            apart, ALONE if ALONE in allowed else [each for each in allowed if each.draft == allowed[0].draft][-1]
-        )
-
     def begin(self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
         """Start a text after `n_prompt` tokens, which are new to the `drafts`, with room for `n_room` (None: no limit).
 
@@ -136,7 +126,7 @@ class Controller:
             draft.costs.use_cores(self.target.n_cores)
             draft.begin(mode, n_prompt)
         are_new = (not draft.acceptance.n_scored for draft in drafts)
-        self.chooser.begin(*self._allowed(), n_room, is_first=not self.target.alone.seconds(1) or any(are_new))
+        self.chooser.begin(*self.prospects.allowed(), n_room, is_first=not self.target.alone.seconds(1) or any(are_new))
         self.target.begin()
         self.follow()
         self._review()
@@ -158,28 +148,38 @@ class Controller:
 
     def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
         """What to do in the next step of `texts` with what the proposers have."""
+        at, has_others = -1, False  # the proposal of the draft in use, and whether there are chances of others
         for i, each in enumerate(proposals):
             if each.probe is not None:
                 self._learn_probe(self.drafts[each.draft], each.probe)
                 if self.mode == Mode(each.draft, ASYNC):
                     return Plan(proposer=i, wait_s=0.0)  # its thread starts before the target computes
-        if any(each.has_ended for each in self.drafts.values()):
-            self.use([each for each in self.drafts.values() if not each.has_ended], 0, "the draft has ended")
+            at = i if each.draft and each.draft == self.mode.draft else at
+            has_others = has_others or bool(each.chances)
+        for draft in self.drafts.values():
+            if draft.has_ended:
+                self.use([each for each in self.drafts.values() if not each.has_ended], 0, "the draft has ended")
+                break
         text, mode, rate = texts[0], self.mode, self._lookup.value_of_time(self.rate)
-        n_most, draft = min(self._most, text.n_room - 1), self.draft
+        n_most = min(self._most, text.n_room - 1)
         if not rate or n_most <= 0 or (mode.schedule is SYNC and self._trials.needs_alone(rate)):
             return ALONE_PLAN
         if mode.schedule is OFF and (n := self._trials.n_arbitrary(min(self._n_max or n_most, n_most))):
             return arbitrary(n, text, proposals)
-        if draft is None and not any(each.chances for each in proposals):
+        if self.draft is None and not has_others:
             return ALONE_PLAN
-        return self._compare(draft, text.n_room - 1, n_most, rate, proposals)
+        return self._compare(self.draft, at if self.draft is not None else -1, text.n_room - 1, n_most, rate, proposals)
 
     def _compare(
-        self, draft: DraftEstimates | None, n_room: int, n_most: int, rate: float, proposals: Sequence[Proposal]
+        self,
+        draft: DraftEstimates | None,
+        at: int,
+        n_room: int,
+        n_most: int,
+        rate: float,
+        proposals: Sequence[Proposal],
     ) -> Plan:
-        """The most valuable of what the draft in use and the others have, in tokens; `rate`: λ."""
-        at = next((i for i, each in enumerate(proposals) if draft is not None and each.draft == draft.name), -1)
+        """The most valuable of what the draft in use and the others have, in tokens; `at`: its proposal, `rate`: λ."""
         drafted, chances = proposals[at] if at >= 0 else NOTHING, list[float]()
         if draft is not None:
             chances = draft.chances(drafted.candidates)

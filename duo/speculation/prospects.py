@@ -18,6 +18,16 @@ class ModeForecasts:
         """`drafts`: by name, those that can be used now."""
         self._target, self._drafts = target, drafts
 
+    def allowed(self) -> tuple[list[Mode], Mode]:
+        """The modes to choose among, and the first one: a draft with a device of its own, else the target alone."""
+        drafting = [Mode(name, each) for name, d in self._drafts.items() for each in d.schedules if each is not OFF]
+        may_end = all(OFF in draft.schedules for draft in self._drafts.values())
+        allowed = [*([ALONE] if may_end or not drafting else []), *drafting]
+        apart = (mode for mode in drafting if mode.schedule is ASYNC and self._drafts[mode.draft].separate_devices)
+        return allowed, next(
+            apart, ALONE if ALONE in allowed else [each for each in allowed if each.draft == allowed[0].draft][-1]
+        )
+
     def bias_of(self, mode: Mode) -> Mean:
         """How accurate forecasts of this mode were."""
         return self._target.bias if mode == ALONE else self._drafts[mode.draft].bias[mode.schedule]
