@@ -124,7 +124,7 @@ class ScriptedSlot:
     def write(self, request: Request) -> bool:
         """Write a text; it never pauses."""
         metrics, prompt, stop = request.metrics, list(request.prompt), request.config.stop
-        metrics.policy = self.controller
+        metrics.controller = self.controller
         self.requests.append(request)
         metrics.n_prompt = len(prompt)
         request.n_cached = min(common_prefix(prompt, self._cached), len(prompt) - 1)

@@ -37,7 +37,7 @@ class Drafted(NamedTuple):
     seconds: float
     n_sequences: int = 1  # decoded at once
     latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
-    is_useful: bool = True  # whether the session has taken it, for a remote draft
+    is_useful: bool = True  # whether the sequence has taken it, for a remote draft
 
 
 class State(NamedTuple):
@@ -53,7 +53,7 @@ class State(NamedTuple):
 class CandidateQueue:
     """Connects the target's thread with the one that drafts. It owns what is pending and what was prepared.
 
-    The lock protects the session's candidates and all fields; the condition is notified when one has changed. Nothing
+    The lock protects the sequence's candidates and all fields; the condition is notified when one has changed. Nothing
     is decided or learned under the lock.
     """
 

@@ -130,7 +130,7 @@ class Drafter:
         return Probe(scores, len(text), 0.0 if context.was_first else end - start, whole)
 
     def _n_timed(self, n_fresh: int, position: int) -> int:  # noqa: ARG002 - see HeadDrafter
-        """As a decode of how many tokens the policy learns the time of one of `n_fresh`."""
+        """As a decode of how many tokens the time is learned of one of `n_fresh`."""
         return n_fresh
 
     def _guess(self, logits: Logits, position: int) -> Candidate:

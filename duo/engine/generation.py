@@ -137,7 +137,7 @@ class Generation:
             self._remote = self.sources.remote.choose()
             self.proposers += [self._remote] if self._remote is not None else []
         if isinstance(self.controller, Controller):
-            self._recorder.policy = self.controller
+            self._recorder.controller = self.controller
         self._use_cores()
         self.controller.begin(self._estimates(), len(self.text.tokens), self._ending.n_room, self.text.mode)
         for proposer in reversed(self.proposers):  # what the first draft records of itself stays

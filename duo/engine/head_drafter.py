@@ -9,7 +9,7 @@ from duo.speculation.types import Candidate, Logits, Probe
 
 
 class HeadDrafter(Drafter):
-    """A Drafter that tells its context which tokens are accepted, and the policy how deep a candidate is.
+    """A Drafter that tells its context which tokens are accepted, and the draft's estimates how deep a candidate is.
 
     The depth of a candidate is the number of rows of the head's own that it builds on, one from another, since the last
     row of the target.

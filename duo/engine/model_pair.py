@@ -1,4 +1,4 @@
-"""ModelPair: the contexts of a target and its draft, and what belongs to them: threads, policy, lookup, profile."""
+"""ModelPair: the contexts of a target and its drafts, and what belongs to them: threads, controller, profiles."""
 
 import logging
 import math

@@ -34,7 +34,7 @@ class Branch:
 class PreparingDrafter(Drafter):
     """Decodes its chain and the branches in one batch. When an outcome comes true, its branch becomes the chain.
 
-    What the session keeps of an outcome are its candidates; `_branches` are what the cache holds.
+    What the sequence keeps of an outcome are its candidates; `_branches` are what the cache holds.
     """
 
     queue: CandidateQueue

@@ -17,7 +17,7 @@ from duo.speculation.target_costs import TargetState
 
 log = logging.getLogger("duo.engine")
 
-_ALL = "0"  # cores, in a policy's state
+_ALL = "0"  # free cores, in what is kept
 
 
 @dataclass(frozen=True, slots=True)

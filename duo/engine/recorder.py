@@ -62,7 +62,7 @@ class Recorder:
     paused_s: float = 0.0  # in which others were written
     ending: Ending | None = None  # of the text; None: it has not begun
     draft_error: str | None = None
-    policy: Controller | None = None  # of the last draft that was used; None: it had none
+    controller: Controller | None = None  # of its proposers; None: there were none
 
     # The target thread's
     steps: list[StepRecord] = field(default_factory=list)

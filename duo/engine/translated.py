@@ -58,7 +58,7 @@ class TranslatedTarget:
     local: bool = True  # whether a candidate may be replaced by a later one
     tentative: Callable[[], bool] = lambda: False  # whether to offer tokens that may change with the next drafted one
     _epoch: int = 0
-    _replaces: bool = False  # whether the next guess replaces the last token told: see DraftUpdate.longer
+    _replaces: bool = False  # whether the next candidate replaces the last token told: see DraftUpdate.longer
 
     def begin(self) -> DraftUpdate:
         """See TargetSide. What is left of the drafted text after a rejection is offered again."""

@@ -27,7 +27,7 @@ log = logging.getLogger("duo.remote")
 
 MAX_DRAFTS = 16  # concurrent connections
 STALL_S = 5.0  # without a sign of life from a draft that may draft
-_MAX_LEARNED = 64  # models whose policy is kept
+_MAX_LEARNED = 64  # models of which what was learned is kept
 
 
 class RemoteQueue(CandidateQueue):

@@ -71,11 +71,11 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
     }  # fmt: skip
 
 
-def schedule_state(policy: Controller) -> Json:
-    """What a policy decided last. Any thread may call this: the list of changes only grows, or is replaced."""
-    changes = policy.chooser.changes
+def schedule_state(controller: Controller) -> Json:
+    """What the controller decided last. Any thread may call this: the list of changes only grows, or is replaced."""
+    changes = controller.chooser.changes
     at_token, reason = (changes[-1].tokens, changes[-1].reason) if changes else (0, "")
-    return {"now": policy.schedule.value, "at_token": at_token, "reason": reason}
+    return {"now": controller.schedule.value, "at_token": at_token, "reason": reason}
 
 
 class TextReader:
@@ -92,8 +92,8 @@ class TextReader:
         self._started_s, self._since_s = started_s, ended_s if has_ended else time.perf_counter()
         self._totals = Totals(request.metrics)
 
-    def read(self, policy: Controller | None, *, has_ended: bool) -> Iterator[bytes]:
-        """Its events since the last call, once it has begun. `policy`: of the draft in use."""
+    def read(self, controller: Controller | None, *, has_ended: bool) -> Iterator[bytes]:
+        """Its events since the last call, once it has begun. `controller`: of its proposers."""
         metrics, totals, now_s = self._request.metrics, self._totals, time.perf_counter()
         if not self._has_begun:
             self._has_begun = True
@@ -111,7 +111,7 @@ class TextReader:
             for record in totals.update()
             if isinstance(record, Event) and record.lane != "branches" and record.end >= self._since_s
         ]
-        recent, alone_s = totals.recent(now_s), policy.target.alone.time(1).value if policy is not None else 0.0
+        recent, alone_s = totals.recent(now_s), controller.target.alone.time(1).value if controller is not None else 0.0
         yield self._event(
             "progress",
             tokens=totals.n_tokens,
@@ -184,13 +184,13 @@ class LiveEvents:
         service = self._service
         with suppress(BusyError, ClosedError):  # stop(), or the engine was closed
             last = None if readers else service.last
-            policy = last.metrics.policy if last is not None else None
-            if policy is not None:
-                self._schedule = schedule_state(policy)
+            controller = last.metrics.controller if last is not None else None
+            if controller is not None:
+                self._schedule = schedule_state(controller)
             state = lead_state(service, self._schedule)
             yield event(state, "state")
             if last is not None:
-                for data in TextReader(last, self._started_s, has_ended=True).read(policy, has_ended=False):
+                for data in TextReader(last, self._started_s, has_ended=True).read(controller, has_ended=False):
                     yield data
             for n in count(1):
                 with suppress(asyncio.TimeoutError):
@@ -198,11 +198,11 @@ class LiveEvents:
                     return
                 for text, reader in list(readers.items()):
                     has_ended = text not in service.unfinished  # before its records are read
-                    policy = text.metrics.policy
-                    if policy is not None:
-                        self._schedule = schedule_state(policy)
+                    controller = text.metrics.controller
+                    if controller is not None:
+                        self._schedule = schedule_state(controller)
                     if text.metrics.n_prompt:  # otherwise it waits, or was cancelled while it did
-                        for data in reader.read(policy, has_ended=has_ended):
+                        for data in reader.read(controller, has_ended=has_ended):
                             yield data
                     if has_ended:
                         readers.pop(text, None)

@@ -182,7 +182,7 @@ class Acceptance:
 
 
 class Lookahead(NamedTuple):
-    """How far the draft may run ahead: a rule that the draft's thread applies without the policy."""
+    """How far the draft may run ahead: a rule that the draft's thread applies without the controller."""
 
     n_ahead: int = 0  # maximum tokens ahead of the accepted ones
     least: float = 0.0  # survival of the pending candidates below which it pauses

@@ -21,7 +21,8 @@ class Constants:
     first: float = 9.5
     later: float = 2.0  # also of the lookup, in any text
     share: float = 0.05
-    time_share: float = 0.002  # of the time, by which the budget grows, and which measuring T(1) may take
+    time_share: float = 0.002  # of the time, by which the budget grows, and which measuring T(1) may take,
+    late_share: float = 0.005  # and by which it grows in what is longer than the horizon below
     # Changes of mode.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
     horizon: int = 256  # tokens within which a change must save what it costs; a longer text may be half done

@@ -24,7 +24,7 @@ ASYNC, SYNC, OFF = ALL = tuple(Schedule)
 
 
 def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
-    """The schedules that a policy may choose from."""
+    """The schedules to choose from."""
     return ALL if drafting.schedule == "auto" else (Schedule(drafting.schedule),)
 
 
@@ -110,7 +110,8 @@ class Budget:
         self.alone_s = alone_s
         if alone_s:
             self._elapsed += seconds / alone_s
-            self._credit += DEFAULT.time_share * seconds / alone_s
+            share = DEFAULT.time_share if self._elapsed < DEFAULT.horizon else DEFAULT.late_share
+            self._credit += share * seconds / alone_s
             self._gained += gained_s / alone_s
 
 

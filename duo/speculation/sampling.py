@@ -36,7 +36,7 @@ class CandidateSampler(Protocol):
         """The drafted token for `position`, from logits `[n_vocab]` and the last `n_recent` tokens before it."""
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Candidate:
-        """As guess(), for a position whose token is known: the result is only compared with that."""
+        """As candidate(), for a position whose token is known: the result is only compared with that."""
 
 
 class Greedy:
@@ -49,7 +49,7 @@ class Greedy:
     n_recent = 0
 
     def __init__(self, banned: Sequence[int] = (), n_alternatives: int = 0) -> None:
-        """`banned` tokens are never chosen. `n_alternatives`: how many a guess has: the next-best tokens."""
+        """`banned` tokens are never chosen. `n_alternatives`: how many a candidate has: the next-best tokens."""
         self._banned = np.array(sorted(banned), dtype=np.intp)
         self._n_alternatives = n_alternatives
 

@@ -1,4 +1,4 @@
-"""Values exchanged between draft, target and policy."""
+"""Values exchanged between proposers, target and controller."""
 
 import codecs
 import math
@@ -38,7 +38,7 @@ Source = Origin  # its public name: a Proposer is what proposes candidates
 
 
 class Candidate(NamedTuple):
-    """A drafted token: a candidate, once the session has taken it."""
+    """A drafted token: a candidate, once its sequence has taken it."""
 
     token: int
     confidence: float  # a draft's: gap between the two best scores, of which the token's is the best
@@ -68,8 +68,8 @@ class Proposal(NamedTuple):
     candidates: Sequence[Candidate] = ()  # they continue the accepted tokens
     next_s: float = math.inf  # seconds until it has one more; infinity: it will not in this step
     origin: Origin = Origin.DRAFT
-    # Of each guess: the probability that it is right if those before it are, and from how many observations this is
-    # known. Empty: the policy knows it by confidence.
+    # Of each candidate: the probability that it is right if those before it are, and from how many observations this is
+    # known. Empty: the draft's estimates know it by confidence.
     chances: Sequence[tuple[float, float]] = ()
     draft: str = ""  # its name; empty: the proposer is no draft
     probe: Probe | None = None  # since the last proposal

@@ -74,7 +74,7 @@ class Verifier:
         return token
 
     def _choose(self, logits: Logits, candidate: Candidate | None, position: int, recent: Sequence[int]) -> int:
-        """The token at `position`: that of `guess` if it is accepted."""
+        """The token at `position`: that of `candidate` if it is accepted."""
         raise NotImplementedError
 
 

@@ -46,7 +46,7 @@ class RunStatistics:
     def of(cls, slot: ModelPair, stream: Stream) -> "RunStatistics":
         """Those of a text that `slot` has just written."""
         cores, draft = slot.cores, slot.draft_model
-        controller = stream.request.metrics.policy or (slot.controller if slot.draft is not None else None)
+        controller = stream.request.metrics.controller or (slot.controller if slot.draft is not None else None)
         return cls(
             stream.statistics,
             stream.request.config,
@@ -112,7 +112,7 @@ def _last_line(generation: GenerationStatistics) -> str:
 
 
 def verdict(run: RunStatistics) -> str:
-    """The speed compared with that of the target alone in this run, and why; there must be a policy."""
+    """The speed compared with that of the target alone in this run, and why; something was to be decided."""
     generation, draft, lookup = run.text.generation, run.text.draft, run.text.lookup
     assert run.policy is not None
     rate, by_schedule, ms = generation.tokens_per_s, generation.tokens_by_schedule, run.policy.alone_ms.this_run
@@ -137,7 +137,7 @@ def verdict(run: RunStatistics) -> str:
 
 
 def why_no_gain(run: RunStatistics) -> str:
-    """Why draft and lookup brought nothing, and what to try; there must be a policy."""
+    """Why draft and lookup brought nothing, and what to try; something was to be decided."""
     draft, policy = run.text.draft, run.policy
     assert policy is not None
     rates = dict(policy.forecast_tokens_per_s)
@@ -223,11 +223,11 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-# The demo: duo beside the target alone, and what the policy chose and why
+# The demo: duo beside the target alone, and what the controller chose and why
 
 
 def render_comparison(run: RunStatistics, tokens: Sequence[int], alone: Completion, *, exact: bool) -> str:
-    """Five lines about the text `tokens` and that of the target `alone`. Both must have a rate, the run a policy."""
+    """Five lines about the text `tokens` and that of the target `alone`, which both have a rate."""
     rate, alone_rate = run.text.tokens_per_s or 0.0, alone.statistics.tokens_per_s or 1.0
     times = rate / alone_rate
     compared = "about" if abs(times - 1) < CLOSE else f"{times:.2f} times"
