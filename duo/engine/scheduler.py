@@ -292,7 +292,8 @@ class Scheduler:
 
     def _compute(self, generation: Generation, request: Request) -> bool:
         """Generation.run(). If llama.cpp fails, all is read again, once; then the next text gets new contexts."""
-        slot, failure, has_ended = self._slot, None, True
+        slot, has_ended = self._slot, True
+        failure: DuoError | None = None
 
         def put(step: Step) -> None:
             self.commit([(request, step)])
@@ -306,10 +307,11 @@ class Scheduler:
                 slot.reset()
                 failure = error
                 slot.is_usable = is_first
-                if isinstance(error, ModelError) and not is_first:
-                    raise
         if not slot.is_usable:
-            raise ModelError(f"{slot.target.path.name}: no text can be written: {failure}")
+            if not isinstance(failure, ModelError):
+                failure = ModelError(f"{slot.target.path.name}: no text can be written: {failure}")
+            self.fail(failure, list(self._paused))  # they cannot go on in new contexts
+            raise failure
         if failure is not None:
             log.warning("%s: all was read again, with empty caches", failure)
         return has_ended

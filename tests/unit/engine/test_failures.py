@@ -1,6 +1,7 @@
 """Contexts that llama.cpp rejects, whatever the reason: texts go on, and an engine that cannot write says so."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -106,3 +107,26 @@ def test_an_engine_that_cannot_write_says_so_and_tries_new_contexts(
     assert engine.slot.n_ctx == n_ctx
     assert client.get("/health").status_code == 200
     lead.close()
+
+
+def test_a_text_that_has_paused_ends_with_the_contexts_that_it_was_written_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_llama(tmp_path / "tiny.gguf", depth=0.06)
+    decode = llama_cpp.llama_decode
+    with load(path, n_ctx=512, profile=False, n_threads=1, lookup="off", turn_tokens=4) as engine:
+        texts = [Request(TEXT, generation_config(max_tokens=n, ignore_eos=True)) for n in (20, 20)]
+        engine.call(lambda slot: slot.reserve(0, -1))
+
+        def fail(pointer: Any, batch: Any) -> int:
+            return -3 if engine.scheduler.running() == texts[1:] else int(decode(pointer, batch))
+
+        monkeypatch.setattr(llama_cpp, "llama_decode", fail)
+        paused, failed = [engine.start(text) for text in texts]
+        with pytest.raises(ModelError, match="no text can be written"):
+            failed.completion()
+        with pytest.raises(ModelError, match="no text can be written"):
+            paused.completion()
+        assert texts[0].n_turn == 4
+        monkeypatch.undo()
+        assert len(write(engine)) == 20
