@@ -616,3 +616,29 @@ def test_of_two_drafts_the_better_one_is_used_and_dropped_when_it_becomes_useles
 def test_a_draft_that_is_slower_is_not_preferred_for_its_acceptance() -> None:
     controller, _ = two(0.005, 0.060, (0.7, 0.8))
     assert go_on(controller, 60).most_common(1)[0][0] == "first"
+
+
+def test_a_draft_beside_the_one_in_use_is_probed_once_in_a_text() -> None:
+    controller, (first, second) = two(0.010, 0.010, (0.9, 0.3))
+    go_on(controller, 20)
+    assert controller.draft is first
+    n_probed = 0
+    for _ in range(100):
+        second.n_unscored += 40
+        go_on(controller, 1)
+        if second.n_probe and controller.draft is first:
+            n_probed += 1
+            controller.plan([text()], [Proposal(draft="second", probe=Probe(scores(0.3, 16), 16, 0.02, False))])
+    assert n_probed == 1
+
+
+def test_what_was_learned_beside_peers_that_are_gone_is_forgotten() -> None:
+    """A peer says its name: a new one with each connection is no growing memory, and no slower T(n)."""
+    controller = Controller()
+    controller.begin([], 1)
+    for i in range(40):
+        draft = DraftEstimates(controller.target, 8, N_AHEAD, name=f"peer {i}", remote=True)
+        controller.use([draft], 10)
+        draft.beside.add(3, 0.1)
+    assert len(controller.target.alone.relatives) <= 2
+    assert len(controller.known) <= 2
