@@ -105,6 +105,7 @@ def test_a_program_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
     program = [sys.executable, "-c", WRITE_PID, str(tmp_path / "pid")]
     with subprocess.Popen([sys.executable, "-c", start.format(program)]) as bench:
         pid = pid_in(tmp_path / "pid")
+        wait_until(lambda: len(psutil.Process(bench.pid).children()) == 2)  # the program, and what ends it
         bench.send_signal(signal.SIGKILL)
     wait_for_end(pid)
 
