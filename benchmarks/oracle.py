@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from benchmarks.virtual import MODE, NoisyController, NoisyEstimates, Replay, reading_s, recorded, replay
+from benchmarks.virtual_clock import Load
 from duo.speculation.draft_estimates import DraftState
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, Schedule
@@ -45,12 +46,14 @@ class Case:
     acceptance: float | None = None  # of synthetic texts; None: recorded ones
     n_prompt: int = N_PROMPT
     seed: int = 0
+    load: Load | None = None  # what else the machine computes
+    quotes: int | None = None  # the seed of what a lookup finds; None: there is no lookup
 
     def pair(
         self, schedules: Sequence[Schedule] = ALL, state: State | None = None, branches: int | None = None
     ) -> Pair:
         """A controller that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
-        machine, controller = self.machine, NoisyController()
+        machine, controller = self.machine, NoisyController(0 if self.quotes is None else N_MAX)
         draft = NoisyEstimates(
             controller.target, N_MAX, N_AHEAD, schedules, remote=machine.latency_s > 0,
             separate_devices=self.separate_devices, branches=branches, aborts=machine.aborts, noise=controller.noise,
@@ -63,7 +66,10 @@ class Case:
 
     def run(self, pair: Pair, text: Text, n_tokens: int, seed: int = 0) -> Replay:
         """Generate `text`. The disturbances are those of this case and `seed`."""
-        return replay(*pair, self.machine, recorded(text), n_tokens, self.n_prompt, 1000 * self.seed + seed)
+        noise = 1000 * self.seed + seed
+        return replay(
+            *pair, self.machine, recorded(text), n_tokens, self.n_prompt, noise, load=self.load, quotes=self.quotes
+        )
 
     def known(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = None) -> Pair:
         """A controller of one schedule that knows all costs, and how often this text's candidates are accepted."""
@@ -92,7 +98,8 @@ class Best:
 
 def best(case: Case, text: Text, n_tokens: int) -> Best:
     """The oracle: off, 1 to N_MAX candidates in turns, and each schedule forced, with and without branches."""
-    alone = 1 / case.machine.target_s[0]
+    alone_s = n_tokens * case.machine.target_s[0]
+    alone = n_tokens / (alone_s if case.load is None else case.load.take(0.0, alone_s)[0])
     found = [Best(OFF, alone, alone)]
     found += [Best(name, run.rate, late(run, n_tokens // 2)) for name, run in fixed(case, text, n_tokens)]
     fastest = max(found, key=lambda each: each.rate)  # of equal ones, the target alone
@@ -104,14 +111,18 @@ def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]
     machine = case.machine
     if not machine.latency_s:
         for k in range(1, N_MAX + 1):
-            yield f"k={k}", in_turns(machine, text, k, n_tokens, case.n_prompt)
+            yield f"k={k}", in_turns(machine, text, k, n_tokens, case.n_prompt, case.load)
         yield "sync", case.forced(Schedule.SYNC, text, n_tokens)
+    if case.quotes is not None:
+        yield "lookup", case.forced(Schedule.OFF, text, n_tokens)
     yield "async", case.forced(Schedule.ASYNC, text, n_tokens)
     if case.separate_devices and machine.branch_s and not machine.latency_s:
         yield "prepared", case.forced(Schedule.ASYNC, text, n_tokens, branches=None)
 
 
-def in_turns(machine: Machine, text: Text, k: int, n_tokens: int, n_prompt: int = N_PROMPT) -> Replay:
+def in_turns(
+    machine: Machine, text: Text, k: int, n_tokens: int, n_prompt: int = N_PROMPT, load: Load | None = None
+) -> Replay:
     """Always draft `k` candidates and verify these: schedule sync without a policy."""
     found, unread = Replay(), n_prompt  # tokens that the draft has not decoded
     most = k
@@ -122,7 +133,8 @@ def in_turns(machine: Machine, text: Text, k: int, n_tokens: int, n_prompt: int 
         # After k accepted candidates the draft has not decoded the last of them.
         seconds = (reading_s(machine, unread) + (k - 1) * machine.draft_s if k else 0.0) + machine.target_s[k]
         unread = 2 if accepted == k else 1
-        found.add(accepted + 1, found.seconds + seconds)
+        end_s = found.seconds + seconds if load is None else load.take(found.seconds, seconds)[0]
+        found.add(accepted + 1, end_s)
     return found
 
 

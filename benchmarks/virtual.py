@@ -8,11 +8,11 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, count, islice, takewhile
 
 import numpy as np
 
-from benchmarks.virtual_clock import VirtualClock
+from benchmarks.virtual_clock import Load, VirtualClock
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.decoder import Decoder
 from duo.engine.generation import Generation, Proposers
@@ -28,7 +28,7 @@ from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule, TargetAlone
 from duo.speculation.sampling import CandidateSampler
-from duo.speculation.types import Candidate, Logits, SizedResult, StepCost
+from duo.speculation.types import Candidate, Logits, Origin, Proposal, SizedResult, StepCost
 from duo.speculation.verify import Verifier
 
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
@@ -73,14 +73,16 @@ def recorded(scores: Sequence[tuple[float, bool]]) -> Predictions:
 
 def replay(
     controller: Controller, draft: DraftEstimates | None, machine: Machine, candidates: Predictions, n_tokens: int,
-    n_prompt: int = 1, seed: int = 0, ranks: Sequence[float] = DEFAULT.ranks,
+    n_prompt: int = 1, seed: int = 0, ranks: Sequence[float] = DEFAULT.ranks, load: Load | None = None,
+    quotes: int | None = None,
 ) -> Replay:  # fmt: skip
     """Generate `n_tokens` on `machine`, with a draft that produces `candidates`.
 
     The draft has not decoded the prompt. Where it is wrong, the right token is its alternative of rank r with
-    probability `ranks[r]`. The clock is exact; `seed` is that of the noise in what NoisyController is told.
+    probability `ranks[r]`. The clock is exact; `seed` is that of the noise in what NoisyController is told. `load` is
+    what else the machine computes, and `quotes` the seed of what a lookup finds; None: there is none.
     """
-    clock = VirtualClock()
+    clock = VirtualClock(load)
     if isinstance(controller, NoisyController):
         controller.noise.disturb(machine, seed)
     if draft is not None:
@@ -94,7 +96,8 @@ def replay(
     local = LocalDraft(Cache(_VirtualDraft(clock, machine)), draft) if draft is not None else None
     target.append(0, prompt[:-1])
     recorder, sampler = Recorder(clock), _Sampler(candidates, n_prompt, n_tokens, seed, ranks)
-    generate(target, local, controller, prompt, n_tokens, recorder, sampler, _Verifier())
+    others = [Quotes(quotes, n_prompt, controller.n_most)] if quotes is not None else []
+    generate(target, local, controller, prompt, n_tokens, recorder, sampler, _Verifier(), others)
     found = Replay(
         n_verified=[step.n_candidates for step in recorder.steps], n_contradicted=recorder.contradictions.total(),
         n_prepared=recorder.hits.total(), n_opened=recorder.n_prepared,
@@ -131,6 +134,32 @@ def drafting_s(machine: Machine, n_sequences: int) -> float:
     return known[min(n_sequences, len(known)) - 1] * max(1.0, n_sequences / len(known))
 
 
+class Quotes(Proposer):
+    """What a lookup finds in a text that now and then quotes what it has read: synthetic, and well calibrated."""
+
+    QUOTED, FREE = (24, 0.95), (40, 0.25)  # mean length in tokens, and how often a candidate is right
+    FOUND = 0.3  # share of the other places where something is found
+
+    def __init__(self, seed: int, n_prompt: int, n_most: int) -> None:
+        self._n_prompt, self._n_most, dice = n_prompt, n_most, random.Random(seed)
+        self._rows: list[tuple[float, bool] | None] = []  # by token of the text: the chance, and whether it is right
+        while len(self._rows) < 1 << 10:
+            for (length, chance), share in ((self.FREE, self.FOUND), (self.QUOTED, 1.0)):
+                n = 1 + int(dice.expovariate(1 / length))
+                self._rows += [(chance, dice.random() < chance) if dice.random() < share else None for _ in range(n)]
+
+    def propose(self, texts: Sequence[RunningText]) -> Proposal:
+        """See Proposer."""
+        if texts[0].n_fresh > 1:
+            return Proposal()
+        first = len(texts[0].tokens)
+        found = takewhile(bool, (self._rows[i % len(self._rows)] for i in count(first - self._n_prompt)))
+        rows = [row for row in islice(found, self._n_most) if row]
+        candidates = [Candidate(i % 2 if right else _WRONG, chance) for i, (chance, right) in enumerate(rows, first)]
+        chances = [(chance, 100.0) for chance, _ in rows]
+        return Proposal(candidates, math.inf, Origin.LOOKUP, chances)
+
+
 class Noise:
     """The noise of a machine's measurements. It costs no time, because only what is told has it."""
 
@@ -151,8 +180,8 @@ class Noise:
 class NoisyController(Controller):
     """Is told times with noise."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, n_most: int = 0) -> None:
+        super().__init__(n_most)
         self.noise = Noise()
 
     def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
@@ -169,7 +198,7 @@ class NoisyEstimates(DraftEstimates):
     noise: Noise = field(default_factory=Noise, kw_only=True)
 
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
-        super().learn_warmup(n_threads, self.noise.measured(seconds))
+        super().learn_warmup(n_threads, min(self.noise.measured(seconds) for _ in range(2)))  # as engine/contexts.py
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         super().learn_draft(n_tokens, self.noise.measured(seconds), n_sequences)
@@ -223,6 +252,9 @@ class _VirtualContext:
         """Wait until the decode is done, or aborted if the device can do that."""
         self._is_cancelled = self._is_stopped
         end = self._clock.now() + seconds
+        if self._clock.load is not None:
+            end, lost_s = self._clock.load.take(self._clock.now(), seconds)
+            self._clock.lost_s += lost_s
         while not self._is_cancelled and (left_s := end - self._clock.now()) > 0 and self._condition.wait(left_s):
             pass
         if self._is_cancelled:

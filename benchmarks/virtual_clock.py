@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -22,14 +23,37 @@ class _Task:
         self.is_told = False  # whether it goes on because it was notified
 
 
+class Load:
+    """Another program, which computes for 0.3 to 1 s of every 2 s: decodes take longer then, on fewer cores."""
+
+    EVERY_S, SLOWER, LEFT = 2.0, 1.8, 0.75  # factor of a decode's time, and share of the cores that are left
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def take(self, start: float, seconds: float) -> tuple[float, float]:
+        """When a decode ends that would take `seconds`, and how much less than usual it has computed until then."""
+        now, lost_s = start, 0.0
+        while seconds > 1e-12:
+            n = int(now / self.EVERY_S)
+            begin, busy_s = n * self.EVERY_S, random.Random(1000 * self._seed + n).uniform(0.3, 1.0)
+            slower, end = (self.SLOWER, begin + busy_s) if now < begin + busy_s else (1.0, begin + self.EVERY_S)
+            passed_s = min(seconds * slower, max(end - now, 1e-9))
+            now, seconds = now + passed_s, seconds - passed_s / slower
+            lost_s += passed_s * (1 - self.LEFT) * (slower > 1)
+        return now, lost_s
+
+
 class VirtualClock(Clock):
     """A discrete-event scheduler of the thread that makes it and those that are started with it.
 
     A thread goes on until it waits, or ends. Then the one goes on whose moment comes first; time jumps to that moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, load: Load | None = None) -> None:
         self._now = 0.0
+        self.load = load
+        self.lost_s = 0.0  # in which other programs used the processor
         self._serials = count(1)
         self._moments: list[tuple[float, int, _Task]] = []  # a heap: when each waiting thread goes on
         self.current = _Task()  # the thread that runs
@@ -37,6 +61,9 @@ class VirtualClock(Clock):
 
     def now(self) -> float:
         return self._now
+
+    def computed(self) -> float:
+        return self._now - self.lost_s
 
     def condition(self) -> Condition:
         return _VirtualCondition(self)

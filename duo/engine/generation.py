@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from duo.config import DraftConfig, ThreadConfig
 from duo.engine.async_draft import AsyncDraft
@@ -37,6 +37,13 @@ class ConnectedDrafts(Protocol):
 
     def choose(self) -> AsyncDraft | None:
         """The draft to use now, if any."""
+
+
+class DecodeTime(NamedTuple):
+    """What a decode of the target took."""
+
+    seconds: float
+    cpu_s: float  # processor time of this process meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +124,8 @@ class Generation:
             if plan.wait_s is not None:  # worth waiting for one more candidate
                 self.proposers[plan.proposer].wait(plan.wait_s)
                 continue
-            logits, decode_s = self._decode(texts, plan)
-            results, cost = self._verify(logits, texts, plan, decode_s)
+            logits, time = self._decode(texts, plan)
+            results, cost = self._verify(logits, texts, plan, time)
             for proposer in self.proposers:
                 proposer.commit(results)  # the drafts go on from here, before anything else is done
             self.controller.learn(results, cost)
@@ -187,8 +194,8 @@ class Generation:
             self.proposers.append(draft)
             draft.begin(self.text)
 
-    def _decode(self, texts: Sequence[RunningText], plan: Plan) -> tuple[Logits, float]:
-        """Logits `[n, n_vocab]` after the last token and each candidate, and the seconds of the decode."""
+    def _decode(self, texts: Sequence[RunningText], plan: Plan) -> tuple[Logits, DecodeTime]:
+        """Logits `[n, n_vocab]` after the last token and each candidate, and what the decode took."""
         text, n = texts[0], len(plan.candidates)
         self._mode = mode = self.controller.mode if text.n_fresh == 1 else ALONE
         if text.n_fresh == 1:
@@ -204,16 +211,17 @@ class Generation:
         tokens = text.tokens[self.target.n_past :]
         return self._timed([*tokens, *[candidate.token for candidate in plan.candidates]], n + 1)
 
-    def _timed(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, float]:
-        """Logits `[n_rows, n_vocab]` after the last of these tokens, and the seconds this took."""
-        start = self._now()
+    def _timed(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, DecodeTime]:
+        """Logits `[n_rows, n_vocab]` after the last of these tokens, and what this took."""
+        computed, start = self._recorder.clock.computed, self._now()
+        before_s = computed()
         logits = self.target.decode(tokens, n_rows)
-        end = self._now()
+        end, cpu_s = self._now(), computed() - before_s
         self._recorder.decoded(start, end, len(tokens))
-        return logits, end - start
+        return logits, DecodeTime(end - start, cpu_s)
 
     def _verify(
-        self, logits: Logits, texts: Sequence[RunningText], plan: Plan, decode_s: float
+        self, logits: Logits, texts: Sequence[RunningText], plan: Plan, time: DecodeTime
     ) -> tuple[list[Result], StepCost | None]:
         """Verify the candidates and roll back the rejected ones: what is added to each text, and what it has cost."""
         text, verifier, n = texts[0], texts[0].verifier, len(plan.candidates)
@@ -229,7 +237,7 @@ class Generation:
         result = Result(added[: len(pieces)], pieces, len(added) - 1, n, plan.origin, draft, is_usual, judged)
         if not is_usual:
             return [result], None
-        return [result], StepCost(n, decode_s, self._now() - self._began, plan.origin)
+        return [result], StepCost(n, time.seconds, self._now() - self._began, plan.origin, time.cpu_s)
 
     def _commit(self, logits: Logits, results: Sequence[Result], plan: Plan) -> None:
         """Add what was verified to the text and hand it over. The drafts go on meanwhile."""

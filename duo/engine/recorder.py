@@ -43,6 +43,10 @@ class Clock:
         """Seconds since some moment."""
         return time.perf_counter()
 
+    def computed(self) -> float:
+        """Seconds of processor time of this process."""
+        return time.process_time()
+
     def condition(self) -> Condition:
         """A condition with a lock of its own."""
         return Condition(Lock())

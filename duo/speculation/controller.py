@@ -18,16 +18,7 @@ from duo.speculation.modes import ALONE, ALONE_PLAN, ASYNC, OFF, SYNC, Chooser, 
 from duo.speculation.prospects import ModeForecasts
 from duo.speculation.target_costs import TargetCosts
 from duo.speculation.trials import Trials, arbitrary
-from duo.speculation.types import (
-    Origin,
-    Plan,
-    Planned,
-    Probe,
-    Proposal,
-    SizedResult,
-    StepCost,
-    common_prefix,
-)
+from duo.speculation.types import Origin, Plan, Planned, Probe, Proposal, SizedResult, StepCost, common_prefix
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
 NOTHING = Proposal()
@@ -256,12 +247,17 @@ class Controller:
         return self.rate * self.prospects.bias_of(mode).value if self.rate and mode != ALONE else 1 / alone_s
 
     def _learn_cost(self, cost: StepCost) -> StepCost:
-        """Learn T(n). Returns the cost, or the usual one if the machine was suspended meanwhile."""
+        """Learn T(n). Returns the cost, or the usual one if the machine was suspended meanwhile, or is busy."""
         self._n_jumps = self._n_jumps + 1 if self.target.is_jump(cost.decode_s) else 0
+        usual_s, factor = self.costs.seconds(cost.n_candidates + 1), 1.0
         if 0 < self._n_jumps < DEFAULT.few:
-            usual_s = self.costs.seconds(cost.n_candidates + 1)
             return cost._replace(decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
-        if (factor := self.costs.add(cost.n_candidates + 1, cost.decode_s)) != 1.0:
+        if self.schedule is not ASYNC and self.target.learn_cores(cost.cpu_s, cost.decode_s) and usual_s:
+            factor = cost.decode_s / usual_s
+            self.costs.scale(factor)
+        if self.target.is_disturbed and usual_s:
+            return cost._replace(decode_s=usual_s, total_s=cost.total_s * min(1.0, usual_s / cost.decode_s))
+        if (factor := factor * self.costs.add(cost.n_candidates + 1, cost.decode_s)) != 1.0:
             for draft in self.drafts.values():
                 draft.costs.scale(factor)
         return cost
@@ -313,7 +309,7 @@ class Controller:
         if self.mode == ALONE or untried:
             estimates = self.prospects.estimates(found)
             for name, draft in self.drafts.items():
-                draft.may_gain = self.chooser.may_gain(name, estimates)
+                draft.may_gain, draft.worth = self.chooser.prospects_of(name, estimates)
         else:
             estimates = {mode: RateEstimate(*3 * [rate]) for mode, rate in self.prospects.rates(found).items()}
         if self.mode == ALONE:

@@ -139,7 +139,7 @@ class DraftCosts:
 
     def scale(self, factor: float) -> None:
         """The machine has become slower by this factor, on the cores that are free now."""
-        for times in (*self.alone.all.values(), *self.concurrent.all.values()):
+        for times in (*self.alone.all.values(), *self.concurrent.all.values(), {0: self._read}):
             for time in times.values():
                 time.value *= factor
 

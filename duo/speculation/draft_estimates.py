@@ -83,6 +83,7 @@ class DraftEstimates:
         self.is_worthwhile = self.schedules != (OFF,)  # whether a better draft would pay
         self.may_gain = True  # whether drafting may pay, by what is known
         self.was_probed = False
+        self.worth = math.inf
         self.was_scored = self.scored = False  # whether a candidate was scored in this text, and in this step
         self.n_probe = 0  # tokens that the idle draft shall decode, to see which it would have drafted
         self.is_chosen = False  # whether the controller wants to use the draft
@@ -99,9 +100,9 @@ class DraftEstimates:
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
         self.n_unread = self.n_unread_found = 0
-        if self.target.is_jump(seconds / max(1, n_tokens)):
-            return
         alone, concurrent = self.costs.alone, self.costs.concurrent
+        if self.target.is_jump(seconds / max(1, n_tokens)) or (self.target.is_disturbed and alone.token_s):
+            return
         if n_sequences > 1:
             concurrent.add(seconds, n_sequences=n_sequences)
         elif n_tokens == 1 and self.schedule is ASYNC:

@@ -192,18 +192,23 @@ class Chooser:
             low, high = estimates[trial][1:]
             self._change(trial, f"a trial: {low:.1f} to {high:.1f} instead of {here.rate:.1f} tokens/s forecast")
 
-    def may_gain(self, draft: str, estimates: RateEstimates) -> bool:
-        """Whether this draft may be faster than the target alone."""
-        least = estimates[ALONE].high * (1 + DEFAULT.least_gain)
-        return any(each.high > least for mode, each in estimates.items() if mode.draft == draft)
+    def prospects_of(self, draft: str, estimates: RateEstimates) -> tuple[bool, float]:
+        """Whether this draft may be faster than the target alone, and what knowing that may gain in this text.
+
+        The latter in tokens' time of the target alone.
+        """
+        alone = estimates[ALONE]
+        found = [each for mode, each in estimates.items() if mode.draft == draft]
+        may_gain = any(each.high > alone.high * (1 + DEFAULT.least_gain) for each in found)
+        return may_gain, self._room() * max((self._gain(each, alone) for each in found), default=0.0)
 
     def _pays(self, mode: Mode, estimates: RateEstimates, entry_s: float, untried: Collection[Mode]) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
         here, there = estimates[self.now].rate, estimates[mode].rate
         if mode == ALONE and there == here:
             return True  # nothing is drafted, so that nothing is learned either
-        if mode in untried and 2 * entry_s > self.budget.credit_s:
-            return False  # nothing would be left for the trial
+        if mode in untried and entry_s > self.budget.credit_s:
+            return False
         least = here if mode == ALONE else here * (1 + DEFAULT.least_gain)
         return there > least and self._room() * (1 / here - 1 / there) > entry_s
 
@@ -214,7 +219,8 @@ class Chooser:
         here, found = estimates[self.now], list[tuple[float, Mode]]()
         for mode in set(untried).intersection(entry_s) - self._tried:
             there = estimates[mode]
-            cost = DEFAULT.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s[mode] * here.rate
+            least = there.low if mode.schedule is ASYNC else there.rate
+            cost = DEFAULT.trial_steps * max(0.0, here.rate / least - 1) + entry_s[mode] * here.rate
             value = self._gain(there, here) * (self._room() + DEFAULT.few * DEFAULT.horizon) - cost
             if value > 0 and cost <= self.budget.credit_s * here.rate:
                 found.append((value, mode))

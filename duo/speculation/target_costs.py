@@ -12,6 +12,9 @@ from duo.speculation.constants import DEFAULT, Assumed, assumed
 from duo.speculation.estimators import Mean, Time, TimesState, between, restored_times, times_state
 
 AS_FAST: Assumed = (1.0, 1.0, 1.0)
+# Other programs: the seconds over which the cores in use are counted, the share of the usual number below which decodes
+# are disturbed, and the share of the usual number that is forgotten per second.
+_WINDOW_S, _UNDISTURBED, _FORGOTTEN = 0.1, 0.88, 0.02
 
 
 BatchTimesState = dict[str, TimesState]  # by the number of free cores, "0" for all
@@ -68,10 +71,8 @@ class BatchTimes:
                 self._forget_kept()
             elif time.value * DEFAULT.jump > before_s:  # else the earlier time was that of a clock that jumped
                 factor = time.value / before_s
-                for costs in self._here:
-                    costs.forget_curves()
-                    for other in (each for each in costs.times.values() if each is not time):
-                        other.value *= factor
+                time.value = before_s
+                self.scale(factor)
         self.is_doubted = self.is_doubted and n > 1
         now, basis, least = (time.value, time.estimate(1.0)), self._basis.get(n, (0.0, 0.0)), DEFAULT.spread / 20
         if any(abs(a - b) > least * a for a, b in zip(now, basis, strict=True)):
@@ -79,6 +80,13 @@ class BatchTimes:
             self._follow()
             self.forget_curves()
         return factor
+
+    def scale(self, factor: float) -> None:
+        """All decodes on these cores take `factor` times as long as was known."""
+        for costs in self._here:
+            costs.forget_curves()
+            for time in costs.times.values():
+                time.value *= factor
 
     def _used(self) -> dict[int, Time]:
         """The sizes that this text uses and that were known before; none until there are some decodes of them."""
@@ -115,6 +123,11 @@ class BatchTimes:
     def time(self, n: int) -> Time:
         """T(n) as measured in this condition; without any value if it was not. Any thread may call it."""
         return self.times.get(n) or Time()
+
+    @property
+    def rests_on_kept(self) -> bool:
+        """Whether T(n > 1) of an earlier run is used, which may be wrong."""
+        return any(time.is_kept for n, time in self.times.items() if n > 1)
 
     @property
     def is_odd(self) -> bool:
@@ -176,12 +189,14 @@ class TargetCosts:
         self._by_cores: dict[int, dict[str, BatchTimes]] = {}  # then by draft; "": alone
         self.bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
         self.n_found = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
+        self._cores_used: dict[int, float] = {}  # usually during a decode, by the number of free cores
+        self.is_disturbed = False  # whether other programs took much of these from the last decodes
         self.warm_s = math.inf  # the time of the first tokens, when the target was loaded
         self.use_cores(0)
 
     def use_cores(self, n_cores: int) -> None:
         """From now on, times are learned and used for `n_cores` cores free for both models."""
-        self.n_cores = n_cores
+        self.n_cores, self._window = n_cores, (0.0, 0.0)  # processor time and time of the last decodes
         self.alone = self.beside("")
         self.alone.forget_curves()
 
@@ -210,6 +225,21 @@ class TargetCosts:
         for here in self._by_cores.values():
             for times in here.values():
                 times.begin()
+
+    def learn_cores(self, cpu_s: float, seconds: float) -> bool:
+        """A decode used `cpu_s` of processor time. Returns whether other programs have slowed down all decodes before.
+
+        If some decodes used fewer cores than usual, other programs compute, too, and what decodes take now says nothing
+        about later: unless the others go on for some seconds, after which it is usual.
+        """
+        used_s, wall_s = self._window
+        self._window = used_s, wall_s = used_s + cpu_s, wall_s + seconds
+        if wall_s < _WINDOW_S:  # a system counts the processor time of other threads at its ticks
+            return False
+        cores, before = used_s / wall_s, self._cores_used.get(self.n_cores, 0.0) * (1 - _FORGOTTEN * wall_s)
+        self._cores_used[self.n_cores] = usual = max(cores, before)
+        self.is_disturbed, self._window = cores < _UNDISTURBED * usual, (0.0, 0.0)
+        return 0 < before < _UNDISTURBED * cores
 
     def is_jump(self, seconds: float) -> bool:
         """Whether no decode takes so long, by the other times and the warm-up: the clock has jumped meanwhile."""

@@ -1,5 +1,6 @@
 """Trials: what is measured on purpose, because a decision depends on it. The budget of the modes pays for it."""
 
+import math
 from collections.abc import Sequence
 
 from duo.speculation.constants import DEFAULT
@@ -43,7 +44,7 @@ class Trials:
         # A single measurement is repeated: something may have interrupted it.
         is_unsure = known.n == 1 and known.is_fresh
         size = second if known.n and not is_unsure else first
-        is_wanted = is_unsure or (is_worthwhile and not alone.time(size).is_fresh)
+        is_wanted = alone.rests_on_kept and (is_unsure or (is_worthwhile and not alone.time(size).is_fresh))
         self._size = size if is_wanted and is_alone else 0
         is_new = self._size > 0 and not alone.time(self._size).n
         return is_new and (alone.time(1).n < Time.FIRST or self.n_arbitrary(n_max) > 0)
@@ -77,7 +78,11 @@ class Trials:
         n, unread_s = min(DEFAULT.probe_tokens, int(budget.credit_s / each_s)), draft.n_unread * each_s
         if draft.n_depths > 1 and unread_s > max(0.0, budget.credit_s):
             return 0  # a head reads all that is new
-        if n < DEFAULT.probe_tokens // 2 or (not budget.is_first and n * each_s > DEFAULT.share * budget.elapsed_s):
+        # What is known from earlier runs may be wrong, and is checked at the price that the budget allows.
+        is_checked = is_other or self._target.alone.rests_on_kept
+        most_s = math.inf if is_checked else draft.worth * alone_s
+        most_s = most_s if budget.is_first else min(most_s, DEFAULT.share * budget.elapsed_s)
+        if n < DEFAULT.probe_tokens // 2 or n * each_s > most_s:
             return 0
         return max(n, draft.n_unread) if unread_s <= budget.credit_s else n
 

@@ -121,8 +121,8 @@ def test_a_trial_without_credit_ends_unless_it_is_faster_beyond_doubt(
         ({ASYNC}, 0.3, 0.1, 0.0, ALONE),  # of the other one nothing good is expected
         ({SYNC}, 0.01, 0.1, 0.0, ALONE),  # it is slower beyond doubt
         ({SYNC}, 0.3, 0.03, 0.0, ALONE),  # 6 steps cost more than the credit: 0.032 s
-        ({SYNC}, 0.3, 0.1, 0.06, ALONE),  # and with twice the prefill: something must be left
-        ({SYNC}, 0.3, 0.1, 0.03, SYNC),
+        ({SYNC}, 0.3, 0.1, 0.07, ALONE),  # and with the prefill
+        ({SYNC}, 0.3, 0.1, 0.06, SYNC),
     ],
 )
 def test_what_may_be_faster_is_tried_if_the_credit_covers_it(
