@@ -79,7 +79,7 @@ class Trials:
         if draft.n_depths > 1 and unread_s > max(0.0, budget.credit_s):
             return 0  # a head reads all that is new
         # What is known from earlier runs may be wrong, and is checked at the price that the budget allows.
-        is_checked = is_other or self._target.alone.rests_on_kept
+        is_checked = is_other or self._target.alone.rests_on_kept or not budget.is_first
         most_s = math.inf if is_checked else draft.worth * alone_s
         most_s = most_s if budget.is_first else min(most_s, DEFAULT.share * budget.elapsed_s)
         if n < DEFAULT.probe_tokens // 2 or n * each_s > most_s:
