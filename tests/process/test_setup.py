@@ -141,13 +141,14 @@ def test_the_time_that_is_left() -> None:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     progress = module.Progress()
-    assert progress.text(7) == "preparing: 7 s"
+    assert progress.text(7) == "installing: 7 s"
     progress.read("  -- Configuring done", 8)
     progress.read("  [0/80] Building C object a.o", 10)
     assert progress.text(12) == "compiling llama.cpp: 0%"
     progress.read("  [20/80] Building C object b.o", 70)
     assert progress.text(70) == "compiling llama.cpp: 25%, about 3 min left"
     progress.read("  [60/80] Building C object c.o", 190)
+    progress.read("  [2/2] Linking a program that Vulkan's kernels are compiled with", 190)
     assert progress.text(190) == "compiling llama.cpp: 75%, about 60 s left"
     progress.read("  [80/80] Linking", 250)
-    assert progress.text(255) == "llama.cpp is compiled, installing: 255 s"
+    assert progress.text(255) == "installing: 255 s"
