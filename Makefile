@@ -25,13 +25,10 @@ LM_EVAL := build/clients/lm-eval
 # Other options of llama.cpp's build: make clean, then make CMAKE_ARGS=-DGGML_CUDA=on demo. pip's wheel cache does not
 # ask how a wheel was built, so these are built afresh.
 FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
-# GCC before 12.4 and 13.3 compiles llama.cpp's kernels for AMX wrongly: a decode would be a segmentation fault.
-NO_AMX := $(shell echo | $(CXX) -mno-amx-int8 -E -x c++ - >/dev/null 2>&1 && echo -mno-amx-int8)
-export CFLAGS += $(NO_AMX)
-export CXXFLAGS += $(NO_AMX)
-# RPC is off by default, and pip's wheel cache does not ask how a wheel was built: see `ready` below.
-override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
+override CMAKE_ARGS := -DCMAKE_PROJECT_INCLUDE='$(CURDIR)/setup/llama.cmake' $(CMAKE_ARGS)
 export CMAKE_ARGS
+# pip, with a line that says how far llama.cpp's build is.
+INSTALL = $(BIN)/python setup/install.py
 
 .PHONY: demo test test-slow test-vulkan fuzz soak dist archive check bench link spec-bench tables docs clean
 .DELETE_ON_ERROR:
@@ -79,22 +76,21 @@ dist: $(VENV)/ready-dev
 	cd build && installed/bin/duo --version -v
 
 # The libraries that are loaded by name are installed as programs are, and must be beside the others.
-PORTABLE := -DGGML_NATIVE=off -DGGML_BACKEND_DL=on -DGGML_CPU_ALL_VARIANTS=on -DLLAVA_BUILD=off \
-    -DCMAKE_INSTALL_BINDIR=llama_cpp/lib
+PORTABLE := -DGGML_NATIVE=off -DGGML_BACKEND_DL=on -DGGML_CPU_ALL_VARIANTS=on -DCMAKE_INSTALL_BINDIR=llama_cpp/lib
 ARCHIVE := build/archive
 
 archive: $(ARCHIVE)/ready
 	$(ARCHIVE)/venv/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	rm -rf $(ARCHIVE)/out
-	$(ARCHIVE)/venv/bin/pyinstaller --log-level WARN --distpath $(ARCHIVE)/out --workpath $(ARCHIVE)/work archive/duo.speculation
+	$(ARCHIVE)/venv/bin/pyinstaller --log-level WARN --distpath $(ARCHIVE)/out --workpath $(ARCHIVE)/work archive/duo.spec
 	mkdir -p dist
 	name=$$(ls $(ARCHIVE)/out) && tar -C $(ARCHIVE)/out -czf dist/$$name.tar.gz $$name \
 	&& $(ARCHIVE)/venv/bin/python archive/try.py dist/$$name.tar.gz
 
 $(ARCHIVE)/ready: pyproject.toml
 	test -x $(ARCHIVE)/venv/bin/python || $(PYTHON) -m venv $(ARCHIVE)/venv
-	@echo "Installing; the first time llama.cpp is compiled for every kind of CPU, which takes a quarter of an hour."
-	CMAKE_ARGS="$(CMAKE_ARGS) $(PORTABLE)" $(ARCHIVE)/venv/bin/python -m pip install --quiet \
+	@echo "Installing; the first time llama.cpp is compiled for every kind of CPU, which takes some minutes."
+	CMAKE_ARGS="$(CMAKE_ARGS) $(PORTABLE)" $(ARCHIVE)/venv/bin/python setup/install.py \
 	    --no-cache-dir --no-binary llama-cpp-python '.[archive]'
 	touch $@
 
@@ -131,18 +127,17 @@ docs: $(VENV)/ready-dev
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing; the first time llama.cpp is compiled, which takes some minutes."
-	$(BIN)/python -m pip install --quiet $(FRESH) --editable .
+	$(INSTALL) $(FRESH) --editable .
 	$(BIN)/python -c "import sys; from duo.llama.library import supports_rpc, system_info; \
 	    sys.exit(not supports_rpc() or 'AMX_INT8 = 1' in system_info())" \
-	|| $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
+	|| $(INSTALL) --force-reinstall --no-deps --no-cache-dir \
 	   --no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep -i '^llama.cpp.python==')"
 	$(BIN)/python -c "from duo.llama.library import supports_rpc; assert supports_rpc(), 'llama.cpp was built without RPC'"
 	touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]'
 	touch $@
 
 clean:

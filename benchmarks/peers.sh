@@ -63,7 +63,7 @@ generator=()
 if command -v ninja >/dev/null; then
     generator=(-G Ninja)
 fi
-# As in the Makefile: GCC before 12.4 and 13.3 compiles the kernels for AMX wrongly.
+# As in setup/llama.cmake: GCC before 12.4 and 13.3 compiles the kernels for AMX wrongly.
 if "${CXX:-c++}" -mno-amx-int8 -E -x c++ - </dev/null >/dev/null 2>&1; then
     export CFLAGS="${CFLAGS:-} -mno-amx-int8" CXXFLAGS="${CXXFLAGS:-} -mno-amx-int8"
 fi
