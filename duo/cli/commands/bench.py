@@ -17,7 +17,7 @@ from duo.cli.commands.options import BenchOptions
 from duo.cli.installation import SLOWING
 from duo.cli.load import loaded
 from duo.cli.options import read_file
-from duo.cli.terminal.console import blame, check_writable, note, say, send_log, warn
+from duo.cli.terminal.console import PREPARING, blame, check_writable, note, progress_bar, say, send_log, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
 from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
@@ -137,7 +137,8 @@ def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
 def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
     """Create contexts that hold the longest text."""
     longest = max(len(engine.tokenize(prompt.text)) for prompt in prompts)
-    engine.call(lambda slot: slot.reserve(longest, n_predict + _ROOM))
+    with progress_bar(PREPARING):
+        engine.call(lambda slot: slot.reserve(longest, n_predict + _ROOM))
     n_ctx = engine.slot.n_ctx
     if longest + n_predict > n_ctx:
         raise PromptError(f"{longest} prompt tokens and {n_predict} more exceed the context of {n_ctx}: reduce -n")

@@ -1,12 +1,12 @@
 """`duo list`: the models in the caches, and which can draft for which."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from duo.cli.commands.options import ListOptions
-from duo.cli.terminal.console import columns, size_of, warn
+from duo.cli.terminal.console import columns, progress_bar, size_of, warn
 from duo.errors import ModelError
 from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
@@ -52,17 +52,19 @@ def list_models(options: ListOptions) -> int:
     for path in given:
         if not path.exists():
             raise ModelError(f"{path}: no such file")
-    models = _read(find_models(given))
+    with progress_bar("reading the models") as show:
+        models = read_models(find_models(given), show)
     searched = [*(path for path in given if path.is_dir()), *model_folders()]
     print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models, searched)))  # noqa: T201
     return 0
 
 
-def _read(paths: Sequence[Path]) -> list[Listed]:
+def read_models(paths: Sequence[Path], show: Callable[..., object] = lambda *_: None) -> list[Listed]:
     """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
     found: list[Listed] = []
     groups: list[GgufHeader] = []  # the first of each
-    for path in paths:
+    for number, path in enumerate(paths):
+        show("reading the models", number, len(paths))
         try:
             header, n_bytes = GgufHeader(path), size(path)
             check_text_model(header)

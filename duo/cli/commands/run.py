@@ -141,7 +141,7 @@ def _write(
 
     try:
         with ExitStack() as watching, ExitStack() as bar:
-            on_prompt = bar.enter_context(prompt_bar(len(prompt), len(prompt), options.engine.n_ubatch))
+            on_prompt = bar.enter_context(prompt_bar(len(prompt)))
             request = Request(prompt, config, on_prompt=on_prompt, metrics=metrics)
             with _stoppable(partial(engine.start, request)) as (stream, interrupt):
                 for watcher in watchers:

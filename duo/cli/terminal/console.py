@@ -8,6 +8,8 @@ import os
 import queue
 import re
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from duo.cli.options import LogOptions
 
+PREPARING = "preparing the models"
+_DELAY_S = 2.0  # before a progress bar is shown
 _records: queue.Queue[logging.LogRecord] = queue.Queue()  # that are not printed yet
 
 
@@ -103,34 +107,56 @@ def discard_stdout() -> None:
 
 
 @contextmanager
-def progress_bar(*, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, if that is a terminal: call it with what is done, how much, and of how much."""
+def progress_bar(begins: str = "", *, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr: call it with what is done, how much, and of how much (None: unknown).
+
+    It is shown on a terminal only, from two seconds on; then it `begins`, and nothing of it stays at the end.
+    """
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
 
     amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), amount)
     # Output to stdout goes above the bar if both are on the same terminal.
-    same, hidden = sys.stdout.isatty(), not stderr().is_terminal
-    with Progress(*columns, console=stderr(), transient=True, disable=hidden, redirect_stdout=same) as progress:
+    same = sys.stdout.isatty()
+    progress = Progress(*columns, console=stderr(), transient=True, refresh_per_second=4, redirect_stdout=same)
+    due_s = time.monotonic() + _DELAY_S
 
-        def show(description: str, done: float, total: float | None = 1.0) -> None:
-            if [task.description for task in progress.tasks] != [description]:
-                for task in progress.task_ids:
-                    progress.remove_task(task)
-                progress.add_task(description, total=total)
-            progress.update(progress.task_ids[0], completed=done, total=total)
+    def show(description: str, done: float, total: float | None = 1.0) -> None:
+        if [task.description for task in progress.tasks] != [description]:
+            for task in progress.task_ids:
+                progress.remove_task(task)
+            progress.add_task(description, total=total)
+        progress.update(progress.task_ids[0], completed=done, total=total)
+        if time.monotonic() > due_s:
+            progress.start()
 
+    if begins:
+        show(begins, 0, None)
+
+    def begin() -> None:
+        if progress.tasks:  # else what works may draw a bar of its own
+            progress.start()
+
+    delay = threading.Timer(_DELAY_S, begin)
+    delay.daemon = True
+    delay.start()
+    try:
         yield show
+    finally:
+        delay.cancel()
+        delay.join()
+        if progress.live.is_started:
+            progress.stop()
 
 
 @contextmanager
-def prompt_bar(n_tokens: int, n_new: int, n_batch: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many tokens of a prompt are processed, if those that are new are more than a batch."""
-    if n_new <= n_batch:
-        yield lambda _: None
-        return
-    with progress_bar() as show:
-        yield lambda n: show("processing the prompt", n, n_tokens)
+def prompt_bar(n_tokens: int) -> Iterator[Callable[[int], None]]:
+    """Shows that contexts are made for a text, and then how many tokens of its prompt are read."""
+    with progress_bar(PREPARING) as show:
+        yield lambda n: show("reading the prompt", n, n_tokens)
 
 
 def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
