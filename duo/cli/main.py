@@ -19,19 +19,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _PAGE = """\
-duo runs a large language model (a GGUF file) faster, with a small draft model that runs concurrently.
-
-  duo demo                                      see it: two small models, 360 MB, fetched on first use
-  duo chat -m main.gguf                         chat with a model
-  duo chat -m main.gguf -md draft.gguf          the same with a draft: the same text, faster
-  duo -m main.gguf -md draft.gguf -p "Once"     complete a text (--chat: answer a question)
-  duo lead -m main.gguf -md draft.gguf          a server with an OpenAI-compatible API
-  duo tune -m main.gguf -md draft.gguf          is it faster with this draft, on this machine?
-  duo tune -m main.gguf                         which draft is the fastest for this model?
-  duo list                                      the models on this machine
-
-From Hugging Face: -hf USER/REPO:QUANT instead of -m, -hfd instead of -md. llama.cpp's flags work.
-duo --help has the main options and all commands."""
+duo runs a GGUF model faster: a small draft model proposes tokens, the large target verifies them. Type:
+  to see it       duo demo{demo}
+  to chat         duo chat {options}
+  for one answer  duo {options} --chat -p "Why is the sky blue?"
+  for a server    duo lead {options}
+{others} Which draft is fastest: duo tune -m FILE. All else: duo --help."""
 
 
 def main() -> None:
@@ -62,8 +55,23 @@ def show() -> bool:
     elif sys.argv[1:] or any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE"))):
         return False
     else:
-        print(_PAGE)  # noqa: T201 - the output
+        print(_page())  # noqa: T201 - the output
     return True
+
+
+def _page() -> str:
+    """What to type, with a model and a draft of this machine if there are some."""
+    options, n_files = "", 0
+    try:
+        from duo.cli.commands.list_models import suggest  # noqa: PLC0415 - llama.cpp, which reads the files
+
+        options, n_files = suggest()
+    except Exception:  # noqa: S110 - whatever is wrong, `duo doctor` says it, and this page is shown
+        pass
+    listed = f"duo list: the GGUF files on this machine ({n_files})."
+    others = listed if options else "No model was found here: -m FILE names one."
+    demo = "" if options == "-m demo" else "    (two small models, 360 MB, fetched on first use)"
+    return _PAGE.format(options=options or "-hf USER/REPO:QUANT", others=others, demo=demo)
 
 
 def show_versions(*, verbose: bool = False) -> None:

@@ -1,18 +1,25 @@
 """`duo list`: the models in the caches, and which can draft for which."""
 
 import json
-from collections.abc import Callable, Sequence
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from duo.cli.commands.options import ListOptions
 from duo.cli.terminal.console import columns, progress_bar, size_of, warn
 from duo.errors import ModelError
 from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
+from duo.llama.limits import available_bytes
+from duo.models.demo import DRAFT, TARGET
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
+_MOMENT_S = 0.2  # in which suggest() reads files
 
 
 @dataclass(slots=True)
@@ -52,19 +59,40 @@ def list_models(options: ListOptions) -> int:
     for path in given:
         if not path.exists():
             raise ModelError(f"{path}: no such file")
-    with progress_bar("reading the models") as show:
-        models = read_models(find_models(given), show)
+    with progress_bar("reading the models"):
+        models = _read(find_models(given))
     searched = [*(path for path in given if path.is_dir()), *model_folders()]
     print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models, searched)))  # noqa: T201
     return 0
 
 
-def read_models(paths: Sequence[Path], show: Callable[..., object] = lambda *_: None) -> list[Listed]:
-    """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
+def suggest() -> tuple[str, int]:
+    """The options that name a model of this machine, and its draft if it has one, and how many files there are.
+
+    Those in the current directory count, too. The options are empty without a model. Raises what reading files raises.
+    """
+    end_s, paths = time.monotonic() + _MOMENT_S, find_models(sorted(Path().glob("*.gguf")))
+    found = _read(takewhile(lambda _: time.monotonic() < end_s, paths), lambda _: None)
+    drafts = {one.path: [each for each in found if each.can_draft_for(one)] for one in found}
+    own = [one for one in found if not head_kind(one.header) and one.path.name not in (TARGET.name, DRAFT.name)]
+    own = [one for one in own if one.n_bytes < available_bytes()] or own
+    if not own:
+        return "-m demo" * bool(found), len(paths)
+    best = max(own, key=lambda one: (bool(drafts[one.path]), one.n_bytes))
+    named = zip(
+        ("-m", "-md"), ("-hf", "-hfd"), [best, *drafts[best.path][-1:]], strict=False
+    )  # the smallest is the last
+    words = [
+        f"{hub} {name}" if (name := hub_name(one.path)) else f"{file} {_quoted(one.path)}" for file, hub, one in named
+    ]
+    return " ".join(words), len(paths)
+
+
+def _read(paths: Iterable[Path], tell: Callable[[str], object] = warn) -> list[Listed]:
+    """The text models among these files, by vocabulary and size; tells of files that cannot be read."""
     found: list[Listed] = []
     groups: list[GgufHeader] = []  # the first of each
-    for number, path in enumerate(paths):
-        show("reading the models", number, len(paths))
+    for path in paths:
         try:
             header, n_bytes = GgufHeader(path), size(path)
             check_text_model(header)
@@ -72,7 +100,7 @@ def read_models(paths: Sequence[Path], show: Callable[..., object] = lambda *_: 
         except NoTextModelError:
             continue
         except (ModelError, OSError) as error:
-            warn(f"{error}")
+            tell(f"{error}")
             continue
         group = next((i for i, first in enumerate(groups) if header.shares_vocabulary(first)), len(groups))
         groups += [header] * (group == len(groups))
@@ -128,3 +156,9 @@ def _short(path: Path) -> str:
     """`path` with ~ for the home directory, which a shell understands."""
     home = Path("~").expanduser()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _quoted(path: Path) -> str:
+    """`path` as a word for a shell."""
+    short = _short(path)
+    return short if re.fullmatch(r"~?[\w@%+=:,./-]+", short, re.ASCII) else shlex.quote(str(path))

@@ -13,7 +13,9 @@ from duo.cli.arguments import ArgumentReader
 from duo.cli.commands import COMMANDS
 from duo.cli.commands.options import RunOptions
 from duo.config.option import PANELS, declared
+from duo.models.demo import TARGET
 from tests.command import ROOT, assert_refused
+from tests.gguf_files import tiny_llama
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, whole_command, with_options
 from tests.unit.cli.runner import duo
 
@@ -83,19 +85,58 @@ def test_version_devices_notices_and_help_as_a_word() -> None:
 # `duo` alone
 
 
-def test_duo_alone_says_what_to_type_next(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    run = duo(env={"DUO_CACHE": str(cache)})
-    assert (run.status, run.stderr, cache.exists()) == (0, "", False)
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory without models, which is the current one."""
+    monkeypatch.setattr("duo.models.draft_files.import_module", mock.Mock(side_effect=ImportError))
+    monkeypatch.setattr("duo.cli.commands.list_models._MOMENT_S", 1000.0)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def alone(home: Path) -> list[str]:
+    """The commands that `duo` alone names, in its six lines; each can be typed."""
+    run = duo(env={"HOME": str(home), "DUO_CACHE": str(home / "cache")})
+    assert (run.status, run.stderr, len(run.text.splitlines())) == (0, "", 6)
+    lines = re.findall(r"^  [a-z ]+  duo (.+?)(?:    |$)", run.text, re.MULTILINE)
     root = whole_command()
-    lines = re.findall(r"^  duo (.+?)   ", run.text, re.MULTILINE)
-    assert len(lines) == 8
-    for line in lines:  # they are commands with these options
+    for line in lines:
         name, *rest = shlex.split(line)
         command, arguments = (root, [name, *rest]) if name.startswith("-") else (root.commands[name], rest)
         assert ArgumentReader(command, typer.Context(command, info_name="duo")).read(arguments) == arguments
+    return [*lines, run.text.splitlines()[-1]]
+
+
+def test_duo_alone_says_what_to_type_next(home: Path) -> None:
+    demo, chat, one, lead, others = alone(home)
+    assert not (home / "cache").exists()
+    question = ' --chat -p "Why is the sky blue?"'
+    hub = "-hf USER/REPO:QUANT"
+    assert (demo, chat, one, lead) == ("demo", f"chat {hub}", f"{hub}{question}", f"lead {hub}")
+    assert "No model was found here" in others
+    tiny_llama(home / "own.gguf", padding=10)
+    assert alone(home)[1] == "chat -m own.gguf"
+    (home / "cache").mkdir()
+    tiny_llama(home / "cache" / "it's large.gguf", n_layer=8)
+    tiny_llama(home / "cache" / "small.gguf")
+    tiny_llama(home / "cache" / "other.gguf", words=("a", "b"), n_layer=12)
+    pair = f"""-m '{home}/cache/it'"'"'s large.gguf' -md ~/cache/small.gguf"""
+    _, chat, one, lead, others = alone(home)
+    assert (chat, one, lead) == (f"chat {pair}", f"{pair}{question}", f"lead {pair}")
+    assert "the GGUF files on this machine (4)" in others
+
+
+def test_duo_alone_never_fails(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "damaged.gguf").write_bytes(b"GGUF and no more")
+    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
     with mock.patch("duo.cli.main.show", side_effect=OSError):  # which only the whole program explains
-        assert duo().text == run.text
+        assert duo().status == 0
+    tiny_llama(home / TARGET.name)
+    assert alone(home)[1] == "chat -m demo"
+    monkeypatch.setattr("duo.cli.commands.list_models._MOMENT_S", 0.0)  # too many files to read
+    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
+    monkeypatch.setattr("duo.cli.commands.list_models.find_models", mock.Mock(side_effect=PermissionError))
+    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
 
 
 @pytest.mark.parametrize("name", ["LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO"])
