@@ -12,7 +12,7 @@ from duo.cli.app import EPILOG
 from duo.cli.arguments import ArgumentReader
 from duo.cli.commands import COMMANDS
 from duo.cli.commands.options import RunOptions
-from duo.config.option import PANELS, declared
+from duo.config.option import declared
 from duo.models.demo import TARGET
 from tests.command import ROOT, assert_refused
 from tests.gguf_files import tiny_llama
@@ -50,14 +50,23 @@ def test_every_option_is_in_the_help_of_its_command(arguments: str, columns: int
             assert one.option.help.replace("\\[", "[") in text
 
 
-def test_the_short_help_has_the_main_options_and_all_commands() -> None:
-    text = shown("--help", 80)
+def test_the_short_help_has_the_main_options_and_all_commands_in_40_lines() -> None:
+    run = duo("--help", env={"COLUMNS": "80"})
+    assert (run.status, run.stderr, len(run.text.splitlines())) == (0, "", 40)
     options = [one.option for one in declared(RunOptions(), "duo") if not one.option.hidden]
-    main = [option for option in options if option.is_main or option.panel == PANELS[0]]
-    assert [option.flag for option in options if option.help in text] == [option.flag for option in main]
-    assert len(main) < len(options) / 2
-    assert all(f" {name} {command.help}" in text for name, command in COMMANDS.items())
-    assert EPILOG in text
+    for columns in (80, 120, 60):  # as much of each as there is room for, in whole clauses
+        text = shown("--help", columns)
+        named = [option for option in options if f" {option.flag} " in text]
+        assert 10 < len(named) < len(options) / 2
+        for said in [one.help for one in named] + [one.help for one in COMMANDS.values()]:
+            clause = re.split(r"[.;,](?: |$)", said)[0]
+            assert re.search(rf" {re.escape(clause)}[;, ]", text)
+        assert all(f" {name} " in text for name in COMMANDS)
+        assert EPILOG in text
+    wide = shown("--help", 120)
+    assert " -f FILE File with the prompt; -: stdin " in wide
+    assert " bench Benchmark duo and llama.cpp's programs on this machine, with these models " in wide
+    assert " -v Print more on stderr: all statistics, and llama.cpp's log " in wide
 
 
 @pytest.mark.parametrize("arguments", ["-m missing.gguf -p x -h", "--version --help-all", "plan --accept 7 -h"])
