@@ -89,7 +89,8 @@ def short_help(context: Any) -> str:
             ends = [found.start() for found in re.finditer(r"[.;,] |\.$", one.help)]
             said = one.help[: max((end for end in ends if end <= width - n), default=ends[0])]
             heads = chain([f"{label:<9}{name} {value}"], repeat(""))
-            lines += [f"{head:<{n}}{part}" for head, part in zip(heads, wrap(said, max(9, width - n)), strict=False)]
+            parts = wrap(said, max(9, width - n), break_on_hyphens=False)
+            lines += [f"{head:<{n}}{part}" for head, part in zip(heads, parts, strict=False)]
             label = ""
     return "\n".join([*lines, "", *wrap(root.epilog, width)])
 
