@@ -3,12 +3,18 @@
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from rich.bar import Bar
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 
 from duo.bench import contestants, results
 from duo.bench.results import circumstances, merged, model_facts, write_json
@@ -83,6 +89,7 @@ def bench(options: BenchOptions) -> int:
                         write_json(file, found.document(), about)
                 if Path("-") not in files:
                     print("\n".join(_markdown(found, about)))  # noqa: T201
+                    _draw(found)
 
 
 def read_plan(options: BenchOptions) -> Setup:
@@ -188,3 +195,14 @@ def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
         "Decode t/s: median (quartiles); speed-up over plain: geometric mean of the rounds (95 % t interval).",
         "", *results.table(map(found.row, found.contestants)), *results.excluded(found),
     ]  # fmt: skip
+
+
+def _draw(found: results.Results) -> None:
+    """Print the rates as bars, in colour on a terminal; indented, so that Markdown leaves them as they are."""
+    rows = {each.name: row for each in found.contestants if (row := found.row(each))["tokens_per_s"]}
+    bars, most = Table.grid(padding=(0, 2)), max((row["tokens_per_s"] for row in rows.values()), default=0.0)
+    for name, row in rows.items():
+        rate, gain = row["tokens_per_s"], row["speed_up"]
+        bar = Bar(most, 0, rate, width=40, color="green" if rate == most else "blue")
+        bars.add_row(name, bar, f"{rate:.1f} t/s", gain and f"{gain:.2f} of plain")
+    Console(file=sys.stdout, highlight=False).print(Padding(bars, (1, 0, 0, 4)))

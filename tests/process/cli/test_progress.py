@@ -53,6 +53,13 @@ def test_commands_that_take_a_while_have_one(demo_pair: tuple[Path, Path], words
         terminal.read_until(bar)
 
 
+def test_bench_draws_bars_in_colour_on_a_terminal(tiny: Path) -> None:
+    words = ("bench", "-m", tiny, "-n", "4", "-r", "1", "--peers", "none", *ONE_EACH)
+    with Terminal(*words) as terminal:
+        assert terminal.finish() == 0
+    assert re.search(r"    plain +\x1b\[[\d;]*m[█▉▊▋▌▍▎▏]+", terminal.shown.decode())
+
+
 def test_it_is_not_in_a_pipe(demo_pair: tuple[Path, Path]) -> None:
     run = duo(*long_prompt(*demo_pair), before=SOON)
     assert run.status == 0
