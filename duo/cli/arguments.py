@@ -81,17 +81,14 @@ def short_help(context: Any) -> str:
     options = {name: option for option in root.params for name in option.opts}
     lines = ["Usage: duo [OPTIONS], duo COMMAND [OPTIONS]", "", *wrap(" ".join(root.help.split()), width)]
     for title, names in _MAIN.items():
-        label = title
         lines.append("")
-        for name in names.split():
+        for label, name in zip(chain([title], repeat("")), names.split(), strict=False):
             one: Any = COMMANDS.get(name) or options[name]
             n, value = (21, "") if name in COMMANDS else (33, "" if one.is_flag else one.metavar)
             ends = [found.start() for found in re.finditer(r"[.;,] |\.$", one.help)]
             said = one.help[: max((end for end in ends if end <= width - n), default=ends[0])]
-            heads = chain([f"{label:<9}{name} {value}"], repeat(""))
-            parts = wrap(said, max(9, width - n), break_on_hyphens=False)
-            lines += [f"{head:<{n}}{part}" for head, part in zip(heads, parts, strict=False)]
-            label = ""
+            head = f"{label:<9}{name} {value}".ljust(n)
+            lines += wrap(said, width, initial_indent=head, subsequent_indent=" " * n, break_on_hyphens=False)
     return "\n".join([*lines, "", *wrap(root.epilog, width)])
 
 

@@ -4,11 +4,12 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from duo.chat.parser import AnswerFormat, AnswerParser, Origins, Part
 from duo.cli.commands.chat import Answer, Message, Show, limit_remark
 from duo.cli.load import empty_hint
-from duo.cli.terminal.console import PREPARING, progress_bar, prompt_bar
+from duo.cli.terminal.console import progress_bar
 from duo.cli.terminal.interrupts import handling
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
@@ -35,7 +36,7 @@ class LocalModel:
         self._config = config
         self._text, self._tokens = "", list[int]()  # of the conversation, up to the end of the last answer
         # Contexts for a text of known length would be replaced, and their KV cache lost, at every turn.
-        with progress_bar(PREPARING):
+        with progress_bar():
             engine.call(lambda slot: slot.reserve(0, -1))
 
     def greeting(self) -> str:
@@ -53,10 +54,10 @@ class LocalModel:
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
         with ExitStack() as streams, ExitStack() as bar:
-            on_prompt = bar.enter_context(prompt_bar(len(prompt)))
+            show_read = partial(bar.enter_context(progress_bar()), "reading the prompt", total=len(prompt))
             # An exception inside the engine would leave it with a request without a thread, or with a lock held.
             with _interrupts_wait():
-                stream = self._engine.start(Request(prompt, config, on_prompt=on_prompt))
+                stream = self._engine.start(Request(prompt, config, on_prompt=show_read))
                 streams.callback(_close, stream)
             try:
                 for step in stream:

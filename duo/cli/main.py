@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _PAGE = """\
 duo runs a GGUF model faster: a small draft model proposes tokens, the large target verifies them. Type:
-  to see it       duo demo{demo}
-  to chat         duo chat {options}
-  for one answer  duo {options} --chat -p "Why is the sky blue?"
-  for a server    duo lead {options}
-{others} Which draft is fastest: duo tune -m FILE. All else: duo --help."""
+  to see it       duo demo    (two small models, 360 MB, fetched on first use)
+  to chat         duo chat {0}
+  for one answer  duo {0} --chat -p "Why is the sky blue?"
+  for a server    duo lead {0}
+duo list: the models on this machine. duo tune -m FILE: which draft is the fastest. duo --help: all else."""
 
 
 def main() -> None:
@@ -61,17 +61,14 @@ def show() -> bool:
 
 def _page() -> str:
     """What to type, with a model and a draft of this machine if there are some."""
-    options, n_files = "", 0
+    options = ""
     try:
         from duo.cli.commands.list_models import suggest  # noqa: PLC0415 - llama.cpp, which reads the files
 
-        options, n_files = suggest()
+        options = suggest()
     except Exception:  # noqa: S110 - whatever is wrong, `duo doctor` says it, and this page is shown
         pass
-    listed = f"duo list: the GGUF files on this machine ({n_files})."
-    others = listed if options else "No model was found here: -m FILE names one."
-    demo = "" if options == "-m demo" else "    (two small models, 360 MB, fetched on first use)"
-    return _PAGE.format(options=options or "-hf USER/REPO:QUANT", others=others, demo=demo)
+    return _PAGE.format(options or "-hf USER/REPO:QUANT")
 
 
 def show_versions(*, verbose: bool = False) -> None:

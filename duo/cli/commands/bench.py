@@ -23,7 +23,7 @@ from duo.cli.commands.options import BenchOptions
 from duo.cli.installation import SLOWING
 from duo.cli.load import loaded
 from duo.cli.options import read_file
-from duo.cli.terminal.console import PREPARING, blame, check_writable, note, progress_bar, say, send_log, warn
+from duo.cli.terminal.console import blame, check_writable, note, progress_bar, say, send_log, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
 from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
@@ -144,7 +144,7 @@ def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
 def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
     """Create contexts that hold the longest text."""
     longest = max(len(engine.tokenize(prompt.text)) for prompt in prompts)
-    with progress_bar(PREPARING):
+    with progress_bar():
         engine.call(lambda slot: slot.reserve(longest, n_predict + _ROOM))
     n_ctx = engine.slot.n_ctx
     if longest + n_predict > n_ctx:
@@ -199,10 +199,10 @@ def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
 
 def _draw(found: results.Results) -> None:
     """Print the rates as bars, in colour on a terminal; indented, so that Markdown leaves them as they are."""
-    rows = {each.name: row for each in found.contestants if (row := found.row(each))["tokens_per_s"]}
-    bars, most = Table.grid(padding=(0, 2)), max((row["tokens_per_s"] for row in rows.values()), default=0.0)
-    for name, row in rows.items():
-        rate, gain = row["tokens_per_s"], row["speed_up"]
+    rows = [(each.name, found.row(each)) for each in found.contestants]
+    bars, most = Table.grid(padding=(0, 2)), max(row["tokens_per_s"] or 0.0 for _, row in rows)
+    for name, row in rows:
+        rate, gain = row["tokens_per_s"] or 0.0, row["speed_up"]
         bar = Bar(most, 0, rate, width=40, color="green" if rate == most else "blue")
         bars.add_row(name, bar, f"{rate:.1f} t/s", gain and f"{gain:.2f} of plain")
     Console(file=sys.stdout, highlight=False).print(Padding(bars, (1, 0, 0, 4)))

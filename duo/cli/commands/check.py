@@ -11,7 +11,7 @@ from duo.bench.contestants import write
 from duo.cli.commands.options import CheckOptions
 from duo.cli.load import loaded
 from duo.cli.options import RANDOM_SEED, read_argument
-from duo.cli.terminal.console import PREPARING, note, progress_bar, send_log
+from duo.cli.terminal.console import note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import GenerationConfig
 from duo.diagnose.measure import Interrupted
@@ -95,7 +95,7 @@ def check(options: CheckOptions) -> int:
     send_log(options)
     config = _config(options)
     found: list[Comparison] = []
-    with loaded(options, options.predict) as engine, progress_bar(PREPARING) as show:
+    with loaded(options, options.predict) as engine, progress_bar() as show:
         texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
         prompts = [engine.tokenize(text) for text in texts or _PROMPTS]
         _reserve(engine, prompts, options.predict)

@@ -13,7 +13,7 @@ from duo.bench.rounds import built_in, loops, rounds
 from duo.cli.commands.options import TuneOptions
 from duo.cli.load import loaded
 from duo.cli.options import read_argument
-from duo.cli.terminal.console import PREPARING, blame, columns, note, progress_bar, size_of, with_options
+from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import SIZES, Interrupted, Meter, Text, check_measurable, measure_pair
@@ -97,7 +97,7 @@ def compare_drafts(options: TuneOptions) -> int:
             options = replace(options, model=demo_pair(bar, offline=options.engine.offline)[0])
         note(f"no model given (-m, -hf): using {options.model}")
     alone = replace(options, model_draft=None, hf_repo_draft=None, engine=replace(options.engine, lookup="auto"))
-    with loaded(alone, options.predict) as engine, progress_bar(PREPARING) as show:
+    with loaded(alone, options.predict) as engine, progress_bar() as show:
         comparison = _Comparison(engine, options, show)
         with on_interrupt(comparison.stop) as interrupt, suppress(Interrupted):
             comparison.measure()

@@ -1,13 +1,12 @@
 """`duo list`: the models in the caches, and which can draft for which."""
 
 import json
-import re
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from shlex import quote
 
 from duo.cli.commands.options import ListOptions
 from duo.cli.terminal.console import columns, progress_bar, size_of, warn
@@ -66,26 +65,21 @@ def list_models(options: ListOptions) -> int:
     return 0
 
 
-def suggest() -> tuple[str, int]:
-    """The options that name a model of this machine, and its draft if it has one, and how many files there are.
-
-    Those in the current directory count, too. The options are empty without a model. Raises what reading files raises.
-    """
+def suggest() -> str:
+    """The options that name a model, and its draft, of this machine, or of the current directory; empty for none."""
     end_s, paths = time.monotonic() + _MOMENT_S, find_models(sorted(Path().glob("*.gguf")))
     found = _read(takewhile(lambda _: time.monotonic() < end_s, paths), lambda _: None)
     drafts = {one.path: [each for each in found if each.can_draft_for(one)] for one in found}
     own = [one for one in found if not head_kind(one.header) and one.path.name not in (TARGET.name, DRAFT.name)]
     own = [one for one in own if one.n_bytes < available_bytes()] or own
     if not own:
-        return "-m demo" * bool(found), len(paths)
+        return "-m demo" * bool(found)
     best = max(own, key=lambda one: (bool(drafts[one.path]), one.n_bytes))
-    named = zip(
-        ("-m", "-md"), ("-hf", "-hfd"), [best, *drafts[best.path][-1:]], strict=False
-    )  # the smallest is the last
-    words = [
-        f"{hub} {name}" if (name := hub_name(one.path)) else f"{file} {_quoted(one.path)}" for file, hub, one in named
-    ]
-    return " ".join(words), len(paths)
+    words = list[str]()
+    chosen = [best, *drafts[best.path][-1:]]  # the smallest draft is the last one
+    for one, file, hub in zip(chosen, ("-m", "-md"), ("-hf", "-hfd"), strict=False):
+        words += [hub, name] if (name := hub_name(one.path)) else [file, _short(one.path)]
+    return " ".join(words)
 
 
 def _read(paths: Iterable[Path], tell: Callable[[str], object] = warn) -> list[Listed]:
@@ -153,12 +147,6 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
 
 
 def _short(path: Path) -> str:
-    """`path` with ~ for the home directory, which a shell understands."""
+    """`path` as a shell understands it, with ~ for the home directory."""
     home = Path("~").expanduser()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
-
-
-def _quoted(path: Path) -> str:
-    """`path` as a word for a shell."""
-    short = _short(path)
-    return short if re.fullmatch(r"~?[\w@%+=:,./-]+", short, re.ASCII) else shlex.quote(str(path))
+    return f"~/{quote(str(path.relative_to(home)))}" if path.is_relative_to(home) else quote(str(path))

@@ -12,7 +12,7 @@ from duo.cli.commands.options import TuneOptions
 from duo.cli.commands.plan import render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
-from duo.cli.terminal.console import PREPARING, blame, check_writable, columns, note, progress_bar, send_log
+from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.diagnose.measure import Interrupted, MeasurementError, Meter, Text, check_measurable, measure_pair
 from duo.diagnose.prospects import Measurements, Prospects, foretell
@@ -59,7 +59,7 @@ def _tune_pair(options: TuneOptions) -> int:
         slot = engine.slot
         prompts = prompts_of(options, engine)
         if slot.can_speculate:
-            with progress_bar(PREPARING):
+            with progress_bar():
                 engine.call(lambda slot: slot.reserve(max(_N_CTX, *map(len, prompts)), options.predict))
         if slot.draft is None:
             note("one of these models cannot roll back its cache, so a draft cannot be used: omit -md")
@@ -161,7 +161,7 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
         stop.set()
         engine.interrupt()
 
-    with progress_bar(PREPARING) as show, on_interrupt(interrupt) as interrupted:
+    with progress_bar() as show, on_interrupt(interrupt) as interrupted:
 
         def begin(slot: ModelPair) -> Meter:
             assert slot.target_cache is not None

@@ -9,7 +9,6 @@ import queue
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from duo.cli.options import LogOptions
 
-PREPARING = "preparing the models"
 _DELAY_S = 2.0  # before a progress bar is shown
 _records: queue.Queue[logging.LogRecord] = queue.Queue()  # that are not printed yet
 
@@ -107,22 +105,21 @@ def discard_stdout() -> None:
 
 
 @contextmanager
-def progress_bar(begins: str = "", *, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
+def progress_bar(begins: str = "preparing the models", *, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr: call it with what is done, how much, and of how much (None: unknown).
 
-    It is shown on a terminal only, from two seconds on; then it `begins`, and nothing of it stays at the end.
+    It is shown on a terminal only, after two seconds, and nothing of it stays. `begins`: before the first call; empty:
+    nothing is shown until then, and what works may draw a bar of its own.
     """
     if not sys.stderr.isatty():
-        yield lambda *_: None
+        yield lambda *_, **__: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
 
-    amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), amount)
-    # Output to stdout goes above the bar if both are on the same terminal.
-    same = sys.stdout.isatty()
-    progress = Progress(*columns, console=stderr(), transient=True, refresh_per_second=4, redirect_stdout=same)
-    due_s = time.monotonic() + _DELAY_S
+    parts = TextColumn("{task.description}"), BarColumn(), DownloadColumn() if unit_bytes else TaskProgressColumn()
+    same = sys.stdout.isatty()  # then output to stdout goes above the bar
+    progress = Progress(*parts, console=stderr(), transient=True, refresh_per_second=4, redirect_stdout=same)
+    delay = threading.Timer(_DELAY_S, progress.start)
 
     def show(description: str, done: float, total: float | None = 1.0) -> None:
         if [task.description for task in progress.tasks] != [description]:
@@ -130,33 +127,19 @@ def progress_bar(begins: str = "", *, unit_bytes: bool = False) -> Iterator[Call
                 progress.remove_task(task)
             progress.add_task(description, total=total)
         progress.update(progress.task_ids[0], completed=done, total=total)
-        if time.monotonic() > due_s:
-            progress.start()
+        if delay.ident is None:
+            delay.start()
 
     if begins:
         show(begins, 0, None)
-
-    def begin() -> None:
-        if progress.tasks:  # else what works may draw a bar of its own
-            progress.start()
-
-    delay = threading.Timer(_DELAY_S, begin)
-    delay.daemon = True
-    delay.start()
     try:
         yield show
     finally:
         delay.cancel()
-        delay.join()
+        if delay.ident is not None:
+            delay.join()
         if progress.live.is_started:
             progress.stop()
-
-
-@contextmanager
-def prompt_bar(n_tokens: int) -> Iterator[Callable[[int], None]]:
-    """Shows that contexts are made for a text, and then how many tokens of its prompt are read."""
-    with progress_bar(PREPARING) as show:
-        yield lambda n: show("reading the prompt", n, n_tokens)
 
 
 def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
