@@ -23,7 +23,7 @@ COMMANDS = {
     "plan": Command(options.PlanOptions(), "plan.plan",
         "Predict the speed with a draft from decode times, for any hardware."),
     "list": Command(options.ListOptions(), "list_models.list_models",
-        "List the models in the caches of duo and Hugging Face, and which can draft for which."),
+        "List the models in this folder and in the caches, of duo and Hugging Face, and which can draft for which."),
     "tune": Command(options.TuneOptions(), "tune.tune",
         "Measure whether a draft pays on this machine, and save the result for later runs; without -md, which draft."),
     "check": Command(options.CheckOptions(), "check.check",

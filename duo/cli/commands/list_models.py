@@ -1,4 +1,4 @@
-"""`duo list`: the models in the caches, and which can draft for which."""
+"""`duo list`: the models in the current folder and in the caches, and which can draft for which."""
 
 import json
 import time
@@ -54,13 +54,13 @@ class Listed:
 
 def list_models(options: ListOptions) -> int:
     """Print the models. Returns the exit status. Raises ModelError for a file that is given and missing."""
-    given = options.paths or []
+    given = options.paths or [*Path().glob("*.gguf")]
     for path in given:
         if not path.exists():
             raise ModelError(f"{path}: no such file")
     with progress_bar("reading the models"):
         models = _read(find_models(given))
-    searched = [*(path for path in given if path.is_dir()), *model_folders()]
+    searched = [*(path for path in options.paths or [Path()] if path.is_dir()), *model_folders()]
     print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models, searched)))  # noqa: T201
     return 0
 
