@@ -61,6 +61,6 @@ def test_bench_draws_bars_in_colour_on_a_terminal(tiny: Path) -> None:
 
 
 def test_it_is_not_in_a_pipe(demo_pair: tuple[Path, Path]) -> None:
-    run = duo(*long_prompt(*demo_pair), before=SOON)
+    run = duo(*long_prompt(*demo_pair), before=SOON, env={"FORCE_COLOR": "1"})
     assert run.status == 0
     assert not any(bar in (run.stderr.encode() + run.stdout) for bar in BARS)
