@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from duo.cli.arguments import CommandWithWholeNames, WholeNames, help_command, unknown_command
+from duo.cli.arguments import CommandWithWholeNames, WholeNames, help_command, short_help, unknown_command
 from duo.cli.commands import COMMANDS, function
 from duo.cli.commands.options import BackOptions, LeadOptions, RunOptions
 from duo.cli.main import show, show_versions
@@ -109,7 +109,7 @@ def _declare(name: str) -> Any:
 
 
 def duo(context: typer.Context, options: Any) -> None:
-    """Generate text with a large target model, faster: a small draft model runs concurrently.
+    """Generate text with a large target model, faster: a small draft runs beside it.
 
     The text is the target's own, token for token; the draft changes only the speed.
     """
@@ -173,11 +173,9 @@ def _with_parameters(call: Callable[[typer.Context, Any], None], defaults: Any, 
                 error.args = (flag + str(error).removeprefix(error.parameter),)
             raise
 
-    main = {one.name for one in options if one.option.is_main or one.option.panel == PANELS[0]}
     parameters = [_parameter("context", None, typer.Context), *map(_option, options)]
     if command == "duo":
-        shown = {*main, "help", "help_all"}
-        parameters.append(_help("help", "Show the main options and exit.", "-h", "--help", shows=shown))
+        parameters.append(_help("help", "Show the main options and exit.", "-h", "--help", is_short=True))
         parameters.append(_help("help_all", "Show all options and exit.", "--help-all"))
     else:
         parameters.append(_help("help", "Show this message and exit.", "-h", "--help"))
@@ -236,16 +234,13 @@ def _described(said: Option) -> str:
     return f"{said.help} " + (f"At least {least:g}." if most >= _MAX_SHOWN else f"{least:g} to {most:g}.")
 
 
-def _help(name: str, text: str, *flags: str, shows: Container[str] = ()) -> inspect.Parameter:
-    """An option that shows all options, or only those of these names. Typer would list its own --help first."""
+def _help(name: str, text: str, *flags: str, is_short: bool = False) -> inspect.Parameter:
+    """An option that shows all options, or only the main ones. Typer would list its own --help first."""
 
     def show_help(context: typer.Context, value: bool) -> None:
         if not value or context.resilient_parsing:  # the shell asks for completions
             return
-        for one in context.command.params if shows else ():
-            one.hidden = one.name not in shows  # type: ignore[attr-defined]
-            one.rich_help_panel = PANELS[0]  # type: ignore[attr-defined]
-        typer.echo(context.get_help())
+        typer.echo(short_help(context) if is_short else context.get_help())
         raise typer.Exit
 
     info = typer.Option(*flags, rich_help_panel="Output", is_eager=True, callback=show_help, help=text)

@@ -6,6 +6,7 @@ import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain, repeat
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -31,6 +32,12 @@ ALIASES = {
 }  # fmt: skip
 _ON = ("on", "enabled", "true", "1", "yes", "y", "t")  # values of variables for switches
 _WIDE = 100  # columns that the table of Typer's help needs
+# What `duo --help` shows: options and commands, by what they are about.
+_MAIN = {
+    "Models": "-m -md -hf -hfd", "Text": "-p -f -n --chat --temp", "Speed": "--draft -ngl -ngld",
+    "Output": "-v -h --help-all", "Begin": "demo list chat", "Measure": "tune bench check plan doctor",
+    "Serve": "lead back rpc-server",
+}  # fmt: skip
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
 
 
@@ -66,6 +73,23 @@ class WholeNames:
                 lines += fill(names, initial_indent="  ", subsequent_indent="    ")
                 lines += fill(said, initial_indent=" " * 6, subsequent_indent=" " * 6)
         formatter.write("\n".join([*lines, "", *fill(self.epilog or ""), ""]))  # type: ignore[attr-defined]
+
+
+def short_help(context: Any) -> str:
+    """The main options and all commands of `duo`, with as much about each as has room in a line."""
+    root, width = context.command, min(get_terminal_size().columns, _WIDE)
+    options = {name: option for option in root.params for name in option.opts}
+    lines = ["Usage: duo [OPTIONS], duo COMMAND [OPTIONS]", "", *wrap(" ".join(root.help.split()), width)]
+    for title, names in _MAIN.items():
+        lines.append("")
+        for label, name in zip(chain([title], repeat("")), names.split(), strict=False):
+            one: Any = COMMANDS.get(name) or options[name]
+            n, value = (21, "") if name in COMMANDS else (33, "" if one.is_flag else one.metavar)
+            ends = [found.start() for found in re.finditer(r"[.;,] |\.$", one.help)]
+            said = one.help[: max((end for end in ends if end <= width - n), default=ends[0])]
+            head = f"{label:<9}{name} {value}".ljust(n)
+            lines += wrap(said, width, initial_indent=head, subsequent_indent=" " * n, break_on_hyphens=False)
+    return "\n".join([*lines, "", *wrap(root.epilog, width)])
 
 
 def _switch_value(option: Any, _: Any) -> str | None:

@@ -4,11 +4,12 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from duo.chat.parser import AnswerFormat, AnswerParser, Origins, Part
 from duo.cli.commands.chat import Answer, Message, Show, limit_remark
 from duo.cli.load import empty_hint
-from duo.cli.terminal.console import prompt_bar
+from duo.cli.terminal.console import progress_bar
 from duo.cli.terminal.interrupts import handling
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
@@ -16,7 +17,7 @@ from duo.engine.request import Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT
 from duo.engine.stream import Stream
 from duo.errors import PromptError
-from duo.speculation.types import Origin, Step, common_prefix
+from duo.speculation.types import Origin, Step
 
 _MAX_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
 
@@ -35,7 +36,8 @@ class LocalModel:
         self._config = config
         self._text, self._tokens = "", list[int]()  # of the conversation, up to the end of the last answer
         # Contexts for a text of known length would be replaced, and their KV cache lost, at every turn.
-        engine.call(lambda slot: slot.reserve(0, -1))
+        with progress_bar():
+            engine.call(lambda slot: slot.reserve(0, -1))
 
     def greeting(self) -> str:
         """The models' files."""
@@ -51,12 +53,11 @@ class LocalModel:
         reading = _ShownAnswer(AnswerParser(form), answer, show)
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
-        n_new, n_batch = len(prompt) - common_prefix(prompt, self._tokens), self._engine.slot.config.n_ubatch
         with ExitStack() as streams, ExitStack() as bar:
-            on_prompt = bar.enter_context(prompt_bar(len(prompt), n_new, n_batch))
+            show_read = partial(bar.enter_context(progress_bar()), "reading the prompt", total=len(prompt))
             # An exception inside the engine would leave it with a request without a thread, or with a lock held.
             with _interrupts_wait():
-                stream = self._engine.start(Request(prompt, config, on_prompt=on_prompt))
+                stream = self._engine.start(Request(prompt, config, on_prompt=show_read))
                 streams.callback(_close, stream)
             try:
                 for step in stream:

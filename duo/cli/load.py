@@ -62,7 +62,7 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
 def load_interruptibly(load: Callable[[Show], Loaded]) -> Loaded:
     """What `load` returns; its argument shows progress and returns False after Ctrl-C. Raises SystemExit then."""
     found = None
-    with on_interrupt(lambda: None) as interrupt, progress_bar() as bar:
+    with on_interrupt(lambda: None) as interrupt, progress_bar("") as bar:
 
         def show(description: str, done: float, total: float | None) -> bool:
             bar(description, done, total)

@@ -19,19 +19,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _PAGE = """\
-duo runs a large language model (a GGUF file) faster, with a small draft model that runs concurrently.
-
-  duo demo                                      see it: two small models, 360 MB, fetched on first use
-  duo chat -m main.gguf                         chat with a model
-  duo chat -m main.gguf -md draft.gguf          the same with a draft: the same text, faster
-  duo -m main.gguf -md draft.gguf -p "Once"     complete a text (--chat: answer a question)
-  duo lead -m main.gguf -md draft.gguf          a server with an OpenAI-compatible API
-  duo tune -m main.gguf -md draft.gguf          is it faster with this draft, on this machine?
-  duo tune -m main.gguf                         which draft is the fastest for this model?
-  duo list                                      the models on this machine
-
-From Hugging Face: -hf USER/REPO:QUANT instead of -m, -hfd instead of -md. llama.cpp's flags work.
-duo --help has the main options and all commands."""
+duo runs a GGUF model faster: a small draft model proposes tokens, the large target verifies them. Type:
+  to see it       duo demo    (two small models, 360 MB, fetched on first use)
+  to chat         duo chat {0}
+  for one answer  duo {0} --chat -p "Why is the sky blue?"
+  for a server    duo lead {0}
+duo list: the models on this machine. duo tune -m FILE: which draft is the fastest. duo --help: all else."""
 
 
 def main() -> None:
@@ -62,8 +55,20 @@ def show() -> bool:
     elif sys.argv[1:] or any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE"))):
         return False
     else:
-        print(_PAGE)  # noqa: T201 - the output
+        print(_page())  # noqa: T201 - the output
     return True
+
+
+def _page() -> str:
+    """What to type, with a model and a draft of this machine if there are some."""
+    options = ""
+    try:
+        from duo.cli.commands.list_models import suggest  # noqa: PLC0415 - llama.cpp, which reads the files
+
+        options = suggest()
+    except Exception:  # noqa: S110 - whatever is wrong, `duo doctor` says it, and this page is shown
+        pass
+    return _PAGE.format(options or "-hf USER/REPO:QUANT")
 
 
 def show_versions(*, verbose: bool = False) -> None:

@@ -41,7 +41,7 @@ class LogOptions:
     """What is logged."""
 
     verbose: bool = option(
-        False, "-v --verbose", "Output", "Print more on stderr: all statistics, and llama.cpp's log.", is_main=True)
+        False, "-v --verbose", "Output", "Print more on stderr: all statistics, and llama.cpp's log.")
     log_file: Path | None = option(
         None, "--log-file FILE $LLAMA_ARG_LOG_FILE", "Output", "Write all log messages to a file.")
     until_eof: bool = option(
@@ -62,10 +62,10 @@ class EngineOptions(LogOptions):
         "only (--lookup).", excludes="hf_repo_draft")
     hf_repo: str | None = option(
         None, "-hf -hfr --hf-repo USER/REPO[:QUANT] $LLAMA_ARG_HF_REPO", "Models",
-        "Hugging Face repository of the target; QUANT defaults to Q4_K_M.", excludes="model", is_main=True)
+        "Hugging Face repository of the target; QUANT defaults to Q4_K_M.", excludes="model")
     hf_repo_draft: str | None = option(
         None, "-hfd -hfrd --hf-repo-draft USER/REPO[:QUANT] $LLAMA_ARG_SPEC_DRAFT_HF_REPO", "Models",
-        "Hugging Face repository of the draft.", excludes="model_draft", is_main=True)
+        "Hugging Face repository of the draft.", excludes="model_draft")
     chat_template_file: str | None = option(
         None, "--chat-template-file FILE $LLAMA_ARG_CHAT_TEMPLATE_FILE", "Prompt and text",
         "File with the chat template.", who=TEXTS, excludes="chat_template")

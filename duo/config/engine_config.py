@@ -90,7 +90,7 @@ class EngineConfig:
         None,
         "--draft --draft-max --draft-n --spec-draft-n-max N|auto (auto) $LLAMA_ARG_SPEC_DRAFT_N_MAX "
         "$LLAMA_ARG_DRAFT_MAX", "Main options",
-        "Maximum number of candidates to verify per decode; 0: no drafting; auto: 16, or 31 from the text itself.",
+        "Most candidates to verify per decode; 0: no drafting; auto: 16, or 31 from the text itself.",
         who=_DRAFTED, spellings=_AUTO, bounds=Bounds(0, MAX_CANDIDATES, _DRAFT))
     back_port: int | None = option(
         None, "--back-port N", "Remote drafts", "Port to accept remote drafts on (duo back).", who="duo", bounds=PORTS)
@@ -174,11 +174,11 @@ class EngineConfig:
         who=TEXTS)
     n_gpu_layers: int | str = option(
         "auto", "-ngl --gpu-layers --n-gpu-layers N|all|auto (auto) $LLAMA_ARG_N_GPU_LAYERS", "Devices",
-        "Number of target layers to offload to its devices; auto: as many as fit, with the draft.",
-        choices=("auto", "all"), is_main=True, bounds=LAYERS)
+        "Target layers to offload to its devices; auto: as many as fit, with the draft.",
+        choices=("auto", "all"), bounds=LAYERS)
     draft_n_gpu_layers: int | str = option(
         "auto", "-ngld --gpu-layers-draft --n-gpu-layers-draft N|all|auto (auto) $LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-        "Devices", "Number of draft layers to offload to its devices.", who=_ALL, choices=("auto", "all"), is_main=True,
+        "Devices", "Draft layers to offload to its devices.", who=_ALL, choices=("auto", "all"),
         bounds=LAYERS)
     devices: Sequence[str] | None = option(
         None, "-dev --device NAME,...|none (all GPUs) $LLAMA_ARG_DEVICE", "Devices",

@@ -22,7 +22,7 @@ class SamplingConfig:
 
     temp: float = option(
         0.0, "--temp --temperature T $LLAMA_ARG_TEMPERATURE", "Sampling",
-        "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", is_main=True, name="temperature",
+        "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", name="temperature",
         spellings={"-1": "0"}, bounds=Bounds(0, MAX_LOGIT, _LOGITS.why))
     top_k: int = option(
         40, "--top-k N $LLAMA_ARG_TOP_K", "Sampling", "Top-k sampling; 0: disabled.", spellings={"-1": "0"},

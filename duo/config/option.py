@@ -48,7 +48,6 @@ class Option:
     spellings: Mapping[str, str | None] = field(default_factory=dict)  # other spellings of values; None: the default
     parse: Callable[[str], Any] | None = None  # text to value, raises ValueError; None: by the type
     excludes: str = ""  # a field that the environment cannot set where the command line sets this one
-    is_main: bool = False  # whether `duo --help` shows it, outside the first panel
     hidden: bool = False  # whether no help shows it
     name: str = ""  # of the parameter, where it is not the field's
     accepts: str = ""  # the parameter's type, where it is not the field's

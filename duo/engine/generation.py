@@ -68,7 +68,7 @@ class Generation:
     text: RunningText
     threads: ThreadConfig
     sources: Proposers
-    on_prompt: Callable[[int], None] = lambda _: None  # called after each batch of the prefill with the tokens so far
+    on_prompt: Callable[[int], None] = lambda _: None  # called before each batch of the prompt with the tokens so far
     n_logprobs: int | None = None  # see GenerationConfig
     cores: CoresInUse = field(default_factory=lambda: CoresInUse(follows=False))  # they limit the threads
     scored: list[TokenLogprobs] | None = None  # is added those of the prompt's tokens; None: they are not wanted
@@ -271,6 +271,7 @@ class Generation:
             scored = None
         while not self._stop.is_set():
             n_past, n_left = target.n_past, len(prompt) - target.n_past
+            self.on_prompt(n_past)
             n = min(target.n_batch, n_left)
             if scored is not None:
                 n = min(score_size(target), n_left - 1)
@@ -282,7 +283,6 @@ class Generation:
             if scored is not None:
                 scored += logprobs(logits, prompt[n_past + 1 :], self.n_logprobs or 0)
             self._follow_cores()
-            self.on_prompt(target.n_past)
 
     def _follow_cores(self) -> None:
         """After a batch: from the next one on, use as many threads as there are free cores."""

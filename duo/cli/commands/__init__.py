@@ -23,13 +23,14 @@ COMMANDS = {
     "plan": Command(options.PlanOptions(), "plan.plan",
         "Predict the speed with a draft from decode times, for any hardware."),
     "list": Command(options.ListOptions(), "list_models.list_models",
-        "List the models in the caches of duo and Hugging Face, and which can draft for which."),
+        "List the models in this folder and in the caches, of duo and Hugging Face, and which can draft for which."),
     "tune": Command(options.TuneOptions(), "tune.tune",
         "Measure whether a draft pays on this machine, and save the result for later runs; without -md, which draft."),
     "check": Command(options.CheckOptions(), "check.check",
-        "Check that a draft does not change the text: generate the same texts with and without it.", closable=False),
+        "Check that a draft does not change the text, by generating the same texts with and without it.",
+        closable=False),
     "bench": Command(options.BenchOptions(), "bench.bench",
-        "Benchmark plain decoding, duo and llama.cpp's programs with these models on this machine."),
+        "Benchmark duo and llama.cpp's programs on this machine, with these models."),
     "doctor": Command(options.DoctorOptions(), "doctor.doctor",
         "Describe this installation, its problems, and the commands that fix them."),
     "chat": Command(options.ChatOptions(), "chat.chat",
@@ -40,7 +41,7 @@ COMMANDS = {
         "Run a remote draft for a lead on another machine; reconnect whenever the lead is available.",
         closable=False),
     "rpc-server": Command(options.RpcServerOptions(), "rpc_server.rpc_server",
-        "Serve the devices of this machine to models on other machines, over llama.cpp's RPC.", closable=False),
+        "Serve this machine's devices to models on other machines, over llama.cpp's RPC.", closable=False),
 }
 # fmt: on
 

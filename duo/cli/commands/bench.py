@@ -3,12 +3,18 @@
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from rich.bar import Bar
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 
 from duo.bench import contestants, results
 from duo.bench.results import circumstances, merged, model_facts, write_json
@@ -17,7 +23,7 @@ from duo.cli.commands.options import BenchOptions
 from duo.cli.installation import SLOWING
 from duo.cli.load import loaded
 from duo.cli.options import read_file
-from duo.cli.terminal.console import blame, check_writable, note, say, send_log, warn
+from duo.cli.terminal.console import blame, check_writable, note, progress_bar, say, send_log, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
 from duo.engine.cores import cpu_times, is_busy, other_cpu_use, usable_cores
@@ -83,6 +89,7 @@ def bench(options: BenchOptions) -> int:
                         write_json(file, found.document(), about)
                 if Path("-") not in files:
                     print("\n".join(_markdown(found, about)))  # noqa: T201
+                    _draw(found)
 
 
 def read_plan(options: BenchOptions) -> Setup:
@@ -137,7 +144,8 @@ def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
 def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
     """Create contexts that hold the longest text."""
     longest = max(len(engine.tokenize(prompt.text)) for prompt in prompts)
-    engine.call(lambda slot: slot.reserve(longest, n_predict + _ROOM))
+    with progress_bar():
+        engine.call(lambda slot: slot.reserve(longest, n_predict + _ROOM))
     n_ctx = engine.slot.n_ctx
     if longest + n_predict > n_ctx:
         raise PromptError(f"{longest} prompt tokens and {n_predict} more exceed the context of {n_ctx}: reduce -n")
@@ -187,3 +195,14 @@ def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
         "Decode t/s: median (quartiles); speed-up over plain: geometric mean of the rounds (95 % t interval).",
         "", *results.table(map(found.row, found.contestants)), *results.excluded(found),
     ]  # fmt: skip
+
+
+def _draw(found: results.Results) -> None:
+    """Print the rates as bars, in colour on a terminal; indented, so that Markdown leaves them as they are."""
+    rows = [(each.name, found.row(each)) for each in found.contestants]
+    bars, most = Table.grid(padding=(0, 2)), max(row["tokens_per_s"] or 0.0 for _, row in rows)
+    for name, row in rows:
+        rate, gain = row["tokens_per_s"] or 0.0, row["speed_up"]
+        bar = Bar(most, 0, rate, width=40, color="green" if rate == most else "blue")
+        bars.add_row(name, bar, f"{rate:.1f} t/s", gain and f"{gain:.2f} of plain")
+    Console(file=sys.stdout, highlight=False).print(Padding(bars, (1, 0, 0, 4)))

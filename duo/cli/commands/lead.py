@@ -7,7 +7,7 @@ from socket import gethostname
 from duo.cli.commands.options import LeadOptions
 from duo.cli.load import loaded
 from duo.cli.options import RANDOM_SEED, api_keys, back_token
-from duo.cli.terminal.console import finish_notices, note, say, send_log
+from duo.cli.terminal.console import finish_notices, note, progress_bar, say, send_log
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.engine.engine import Engine
@@ -67,7 +67,7 @@ def lead(options: LeadOptions) -> int:
             server.stop()
             shown.end()
 
-        with on_interrupt(engine.interrupt) as interrupt, lifeline.notifying(shown.end):
+        with on_interrupt(engine.interrupt) as interrupt, lifeline.notifying(shown.end), progress_bar():
             server.load(engine)
         if interrupt.signal:
             return interrupt.status

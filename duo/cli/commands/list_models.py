@@ -1,18 +1,24 @@
-"""`duo list`: the models in the caches, and which can draft for which."""
+"""`duo list`: the models in the current folder and in the caches, and which can draft for which."""
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from shlex import quote
 
 from duo.cli.commands.options import ListOptions
-from duo.cli.terminal.console import columns, size_of, warn
+from duo.cli.terminal.console import columns, progress_bar, size_of, warn
 from duo.errors import ModelError
 from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
+from duo.llama.limits import available_bytes
+from duo.models.demo import DRAFT, TARGET
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
+_MOMENT_S = 0.2  # in which suggest() reads files
 
 
 @dataclass(slots=True)
@@ -48,18 +54,36 @@ class Listed:
 
 def list_models(options: ListOptions) -> int:
     """Print the models. Returns the exit status. Raises ModelError for a file that is given and missing."""
-    given = options.paths or []
+    given = options.paths or [*Path().glob("*.gguf")]
     for path in given:
         if not path.exists():
             raise ModelError(f"{path}: no such file")
-    models = _read(find_models(given))
-    searched = [*(path for path in given if path.is_dir()), *model_folders()]
+    with progress_bar("reading the models"):
+        models = _read(find_models(given))
+    searched = [*(path for path in options.paths or [Path()] if path.is_dir()), *model_folders()]
     print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models, searched)))  # noqa: T201
     return 0
 
 
-def _read(paths: Sequence[Path]) -> list[Listed]:
-    """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
+def suggest() -> str:
+    """The options that name a model, and its draft, of this machine, or of the current directory; empty for none."""
+    end_s, paths = time.monotonic() + _MOMENT_S, find_models(sorted(Path().glob("*.gguf")))
+    found = _read(takewhile(lambda _: time.monotonic() < end_s, paths), lambda _: None)
+    drafts = {one.path: [each for each in found if each.can_draft_for(one)] for one in found}
+    own = [one for one in found if not head_kind(one.header) and one.path.name not in (TARGET.name, DRAFT.name)]
+    own = [one for one in own if one.n_bytes < available_bytes()] or own
+    if not own:
+        return "-m demo" * bool(found)
+    best = max(own, key=lambda one: (bool(drafts[one.path]), one.n_bytes))
+    words = list[str]()
+    chosen = [best, *drafts[best.path][-1:]]  # the smallest draft is the last one
+    for one, file, hub in zip(chosen, ("-m", "-md"), ("-hf", "-hfd"), strict=False):
+        words += [hub, name] if (name := hub_name(one.path)) else [file, _short(one.path)]
+    return " ".join(words)
+
+
+def _read(paths: Iterable[Path], tell: Callable[[str], object] = warn) -> list[Listed]:
+    """The text models among these files, by vocabulary and size; tells of files that cannot be read."""
     found: list[Listed] = []
     groups: list[GgufHeader] = []  # the first of each
     for path in paths:
@@ -70,7 +94,7 @@ def _read(paths: Sequence[Path]) -> list[Listed]:
         except NoTextModelError:
             continue
         except (ModelError, OSError) as error:
-            warn(f"{error}")
+            tell(f"{error}")
             continue
         group = next((i for i, first in enumerate(groups) if header.shares_vocabulary(first)), len(groups))
         groups += [header] * (group == len(groups))
@@ -123,6 +147,6 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
 
 
 def _short(path: Path) -> str:
-    """`path` with ~ for the home directory, which a shell understands."""
+    """`path` as a shell understands it, with ~ for the home directory."""
     home = Path("~").expanduser()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    return f"~/{quote(str(path.relative_to(home)))}" if path.is_relative_to(home) else quote(str(path))

@@ -24,7 +24,7 @@ class RunOptions(GenerationOptions, PromptOptions, EngineOptions):
     """The options of `duo` without a subcommand."""
 
     chat: bool = option(
-        False, "--chat", "Prompt and text", "Format the prompt with the model's chat template.", is_main=True)
+        False, "--chat", "Prompt and text", "Put the prompt into the model's chat template.")
     display_prompt: bool = option(
         False, "--display-prompt/--no-display-prompt", "Prompt and text", "Print the prompt before the text.")
     conversation: bool | None = option(

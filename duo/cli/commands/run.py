@@ -20,7 +20,7 @@ from duo.cli.terminal.console import (
     discard_stdout,
     finish_notices,
     note,
-    prompt_bar,
+    progress_bar,
     say,
     send_log,
     warn,
@@ -141,8 +141,8 @@ def _write(
 
     try:
         with ExitStack() as watching, ExitStack() as bar:
-            on_prompt = bar.enter_context(prompt_bar(len(prompt), len(prompt), options.engine.n_ubatch))
-            request = Request(prompt, config, on_prompt=on_prompt, metrics=metrics)
+            show_read = partial(bar.enter_context(progress_bar()), "reading the prompt", total=len(prompt))
+            request = Request(prompt, config, on_prompt=show_read, metrics=metrics)
             with _stoppable(partial(engine.start, request)) as (stream, interrupt):
                 for watcher in watchers:
                     watching.enter_context(watcher)

@@ -59,7 +59,8 @@ def _tune_pair(options: TuneOptions) -> int:
         slot = engine.slot
         prompts = prompts_of(options, engine)
         if slot.can_speculate:
-            engine.call(lambda slot: slot.reserve(max(_N_CTX, *map(len, prompts)), options.predict))
+            with progress_bar():
+                engine.call(lambda slot: slot.reserve(max(_N_CTX, *map(len, prompts)), options.predict))
         if slot.draft is None:
             note("one of these models cannot roll back its cache, so a draft cannot be used: omit -md")
             return 0

@@ -8,6 +8,7 @@ import os
 import queue
 import re
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from duo.cli.options import LogOptions
 
+_DELAY_S = 2.0  # before a progress bar is shown
 _records: queue.Queue[logging.LogRecord] = queue.Queue()  # that are not printed yet
 
 
@@ -103,34 +105,41 @@ def discard_stdout() -> None:
 
 
 @contextmanager
-def progress_bar(*, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, if that is a terminal: call it with what is done, how much, and of how much."""
+def progress_bar(begins: str = "preparing the models", *, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr: call it with what is done, how much, and of how much (None: unknown).
+
+    It is shown on a terminal only, after two seconds, and nothing of it stays. `begins`: before the first call; empty:
+    nothing is shown until then, and what works may draw a bar of its own.
+    """
+    if not sys.stderr.isatty():
+        yield lambda *_, **__: None
+        return
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
 
-    amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), amount)
-    # Output to stdout goes above the bar if both are on the same terminal.
-    same, hidden = sys.stdout.isatty(), not stderr().is_terminal
-    with Progress(*columns, console=stderr(), transient=True, disable=hidden, redirect_stdout=same) as progress:
+    parts = TextColumn("{task.description}"), BarColumn(), DownloadColumn() if unit_bytes else TaskProgressColumn()
+    same = sys.stdout.isatty()  # then output to stdout goes above the bar
+    progress = Progress(*parts, console=stderr(), transient=True, refresh_per_second=4, redirect_stdout=same)
+    delay = threading.Timer(_DELAY_S, progress.start)
 
-        def show(description: str, done: float, total: float | None = 1.0) -> None:
-            if [task.description for task in progress.tasks] != [description]:
-                for task in progress.task_ids:
-                    progress.remove_task(task)
-                progress.add_task(description, total=total)
-            progress.update(progress.task_ids[0], completed=done, total=total)
+    def show(description: str, done: float, total: float | None = 1.0) -> None:
+        if [task.description for task in progress.tasks] != [description]:
+            for task in progress.task_ids:
+                progress.remove_task(task)
+            progress.add_task(description, total=total)
+        progress.update(progress.task_ids[0], completed=done, total=total)
+        if delay.ident is None:
+            delay.start()
 
+    if begins:
+        show(begins, 0, None)
+    try:
         yield show
-
-
-@contextmanager
-def prompt_bar(n_tokens: int, n_new: int, n_batch: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many tokens of a prompt are processed, if those that are new are more than a batch."""
-    if n_new <= n_batch:
-        yield lambda _: None
-        return
-    with progress_bar() as show:
-        yield lambda n: show("processing the prompt", n, n_tokens)
+    finally:
+        delay.cancel()
+        if delay.ident is not None:
+            delay.join()
+        if progress.live.is_started:
+            progress.stop()
 
 
 def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:

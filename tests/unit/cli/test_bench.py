@@ -71,6 +71,20 @@ def test_the_contexts_have_room_for_the_most_candidates(limits: str, largest: in
     assert read_plan(BenchOptions(limits=limits, peers="none")).largest == largest
 
 
+def test_the_rates_are_drawn_as_bars_below_the_table(tiny: Path) -> None:
+    run = duo("bench", "-m", tiny, *SHORT)
+    table, bars = run.text.rstrip().split("\n| ------ |")[1].split("\n" + " " * 80 + "\n")
+    drawn = [
+        re.fullmatch(r"    (\w+) +([█▉▊▋▌▍▎▏]+) +([\d.]+) t/s( +[\d.]+ of plain)? *", bar) for bar in bars.splitlines()
+    ]
+    assert [bar and bar[1] for bar in drawn] == ["plain", "lookup"]
+    rates = {bar[1]: float(bar[3]) for bar in drawn if bar}
+    lengths = {bar[1]: len(bar[2]) for bar in drawn if bar}
+    assert all(f" {rate:.1f} |" in table for rate in rates.values())
+    assert max(lengths, key=lengths.__getitem__) == max(rates, key=rates.__getitem__) or len({*lengths.values()}) == 1
+    assert [bool(bar and bar[4]) for bar in drawn] == [False, True]
+
+
 def test_the_table_names_the_target_first_and_json_goes_where_it_is_asked_for(tmp_path: Path) -> None:
     target, draft = tiny_llama(tmp_path / "z.gguf", n_layer=4), tiny_llama(tmp_path / "a.gguf")
     report = tmp_path / "out.json"

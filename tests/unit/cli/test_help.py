@@ -12,8 +12,10 @@ from duo.cli.app import EPILOG
 from duo.cli.arguments import ArgumentReader
 from duo.cli.commands import COMMANDS
 from duo.cli.commands.options import RunOptions
-from duo.config.option import PANELS, declared
+from duo.config.option import declared
+from duo.models.demo import TARGET
 from tests.command import ROOT, assert_refused
+from tests.gguf_files import tiny_llama
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, whole_command, with_options
 from tests.unit.cli.runner import duo
 
@@ -48,14 +50,23 @@ def test_every_option_is_in_the_help_of_its_command(arguments: str, columns: int
             assert one.option.help.replace("\\[", "[") in text
 
 
-def test_the_short_help_has_the_main_options_and_all_commands() -> None:
-    text = shown("--help", 80)
+def test_the_short_help_has_the_main_options_and_all_commands_in_40_lines() -> None:
+    run = duo("--help", env={"COLUMNS": "80"})
+    assert (run.status, run.stderr, len(run.text.splitlines())) == (0, "", 40)
     options = [one.option for one in declared(RunOptions(), "duo") if not one.option.hidden]
-    main = [option for option in options if option.is_main or option.panel == PANELS[0]]
-    assert [option.flag for option in options if option.help in text] == [option.flag for option in main]
-    assert len(main) < len(options) / 2
-    assert all(f" {name} {command.help}" in text for name, command in COMMANDS.items())
-    assert EPILOG in text
+    for columns in (80, 120, 60):  # as much of each as there is room for, in whole clauses
+        text = shown("--help", columns)
+        named = [option for option in options if f" {option.flag} " in text]
+        assert 10 < len(named) < len(options) / 2
+        for said in [one.help for one in named] + [one.help for one in COMMANDS.values()]:
+            clause = re.split(r"[.;,](?: |$)", said)[0]
+            assert re.search(rf" {re.escape(clause)}[;, ]", text)
+        assert all(f" {name} " in text for name in COMMANDS)
+        assert EPILOG in text
+    wide = shown("--help", 120)
+    assert " -f FILE File with the prompt; -: stdin " in wide
+    assert " bench Benchmark duo and llama.cpp's programs on this machine, with these models " in wide
+    assert " -v Print more on stderr: all statistics, and llama.cpp's log " in wide
 
 
 @pytest.mark.parametrize("arguments", ["-m missing.gguf -p x -h", "--version --help-all", "plan --accept 7 -h"])
@@ -83,19 +94,56 @@ def test_version_devices_notices_and_help_as_a_word() -> None:
 # `duo` alone
 
 
-def test_duo_alone_says_what_to_type_next(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    run = duo(env={"DUO_CACHE": str(cache)})
-    assert (run.status, run.stderr, cache.exists()) == (0, "", False)
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory without models, which is the current one."""
+    monkeypatch.setattr("duo.models.draft_files.import_module", mock.Mock(side_effect=ImportError))
+    monkeypatch.setattr("duo.cli.commands.list_models._MOMENT_S", 1000.0)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def alone(home: Path) -> list[str]:
+    """The commands that `duo` alone names, in its six lines; each can be typed."""
+    run = duo(env={"HOME": str(home), "DUO_CACHE": str(home / "cache")})
+    assert (run.status, run.stderr, len(run.text.splitlines())) == (0, "", 6)
+    lines = re.findall(r"^  [a-z ]+  duo (.+?)(?:    |$)", run.text, re.MULTILINE)
     root = whole_command()
-    lines = re.findall(r"^  duo (.+?)   ", run.text, re.MULTILINE)
-    assert len(lines) == 8
-    for line in lines:  # they are commands with these options
+    for line in lines:
         name, *rest = shlex.split(line)
         command, arguments = (root, [name, *rest]) if name.startswith("-") else (root.commands[name], rest)
         assert ArgumentReader(command, typer.Context(command, info_name="duo")).read(arguments) == arguments
+    return lines
+
+
+def test_duo_alone_says_what_to_type_next(home: Path) -> None:
+    demo, chat, one, lead = alone(home)
+    assert not (home / "cache").exists()
+    question = ' --chat -p "Why is the sky blue?"'
+    hub = "-hf USER/REPO:QUANT"
+    assert (demo, chat, one, lead) == ("demo", f"chat {hub}", f"{hub}{question}", f"lead {hub}")
+    tiny_llama(home / "own.gguf", padding=10)
+    assert alone(home)[1] == "chat -m own.gguf"
+    (home / "cache").mkdir()
+    tiny_llama(home / "cache" / "it's large.gguf", n_layer=8)
+    tiny_llama(home / "cache" / "small.gguf")
+    tiny_llama(home / "cache" / "other.gguf", words=("a", "b"), n_layer=12)
+    pair = """-m ~/'cache/it'"'"'s large.gguf' -md ~/cache/small.gguf"""
+    _, chat, one, lead = alone(home)
+    assert (chat, one, lead) == (f"chat {pair}", f"{pair}{question}", f"lead {pair}")
+
+
+def test_duo_alone_never_fails(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "damaged.gguf").write_bytes(b"GGUF and no more")
+    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
     with mock.patch("duo.cli.main.show", side_effect=OSError):  # which only the whole program explains
-        assert duo().text == run.text
+        assert duo().status == 0
+    tiny_llama(home / TARGET.name)
+    assert alone(home)[1] == "chat -m demo"
+    monkeypatch.setattr("duo.cli.commands.list_models._MOMENT_S", 0.0)  # too many files to read
+    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
+    monkeypatch.setattr("duo.cli.commands.list_models.find_models", mock.Mock(side_effect=PermissionError))
+    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
 
 
 @pytest.mark.parametrize("name", ["LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO"])

@@ -65,7 +65,7 @@ def test_which_can_draft_for_which(caches: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_is_no_text_model_and_no_model(caches: Path) -> None:
     path = tiny_llama(caches / "cache" / "encoder.gguf")
     GgufHeader.read(path).set("llama.pooling_type", 1).write(path)
-    said = "no models in ~/cache, ~/hub: `duo demo` fetches a pair, `duo chat -hf USER/REPO:QUANT` any model\n"
+    said = "no models in ., ~/cache, ~/hub: `duo demo` fetches a pair, `duo chat -hf USER/REPO:QUANT` any model\n"
     assert listed(caches).text == said
     (caches / "cache" / "damaged.gguf").write_bytes(b"GGUF and no more")
     run = listed(caches)
@@ -90,3 +90,12 @@ def test_the_folders_that_were_searched_are_named(caches: Path) -> None:
     assert listed(caches, caches / "mine").text.endswith("Searched: ~/mine, ~/cache, ~/hub.\n")
     (caches / "mine" / "one.gguf").unlink()
     assert listed(caches, caches / "mine").text.startswith("no models in ~/mine, ~/cache, ~/hub: ")
+
+
+def test_files_in_the_current_folder_are_listed_too(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(caches / "mine")
+    tiny_llama(caches / "mine" / "own.gguf")
+    run = listed(caches)
+    assert re.search(r"^1  own\.gguf ", run.text, re.MULTILINE)
+    assert run.text.endswith("Searched: ., ~/cache, ~/hub.\n")
+    assert "own" not in listed(caches, caches / "cache").text

@@ -125,7 +125,7 @@ def test_prefill_is_concurrent_only_on_separate_hardware(
     generation = Writing(target, draft, make_ending(N), policy, threads, prompt=prompt, on_prompt=done.append)
     assert run(generation) == text_after(prompt, N)
     assert counts == [(n_alive, bool(n_alive))] * 5
-    assert (done, generation.metrics.n_prompt) == ([4, 8, 12, 16], 20)
+    assert (done, generation.metrics.n_prompt) == ([0, 4, 8, 12, 16], 20)
     assert target.teams[0] == THREADS.target_batch
     assert target.teams[-1] == (THREADS.concurrent[0] if schedule is ASYNC else THREADS.target)
 

@@ -1,0 +1,66 @@
+"""Progress bars: on a terminal only, for what takes longer than two seconds, and nothing of them stays."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.command import ONE_EACH, Argument, command, duo, models
+from tests.process.cli.terminal import Terminal
+from tests.process.cli.test_live import HISTORY, Screen, pytestmark
+
+__all__ = ["pytestmark"]
+
+# Seconds before a bar is shown.
+SOON, NEVER = (f"from duo.cli.terminal import console; console._DELAY_S = {seconds}\n" for seconds in (0, 1000))
+PROMPT = "Once upon a time, there was a cat. " * 10
+
+BARS = (b"preparing the models", b"loading smollm2", b"reading the prompt")
+
+
+def long_prompt(target: Path, draft: Path) -> list[Argument]:
+    text = ("-p", PROMPT, "-n", "4", "--temp", "0", "--color", "never", "--no-profile")
+    return [*models(target, draft), *text, *ONE_EACH]
+
+
+def test_what_is_loaded_and_read_has_a_bar_that_vanishes(demo_pair: tuple[Path, Path]) -> None:
+    shown = []
+    for before in (SOON, NEVER):
+        with Terminal(*long_prompt(*demo_pair), before=before) as terminal:
+            assert terminal.finish() == 0
+        shown.append([bar in terminal.shown for bar in BARS])
+    assert shown == [[True] * 3, [False] * 3]
+
+    kept = []
+    for before in (SOON, NEVER):
+        with Screen(command(*long_prompt(*demo_pair), before=before), 100, 30) as screen:
+            assert screen.finish() == 0
+            kept.append(re.sub(r"\d[\d.,]*", "N", screen.shown(*HISTORY)))
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "bar"),
+    [
+        ("tune -n 8 -p cat", b"the target on "),
+        ("check -n 4 -p cat", b"prompt 1 of 1"),
+        ("bench -n 4 -r 1 --peers none --modes plain", b"preparing the models"),
+        ("chat -n 4 -p Hello", b"preparing the models"),
+    ],
+)
+def test_commands_that_take_a_while_have_one(demo_pair: tuple[Path, Path], words: str, bar: bytes) -> None:
+    with Terminal(*words.split(), *models(*demo_pair), before=SOON) as terminal:
+        terminal.read_until(bar)
+
+
+def test_bench_draws_bars_in_colour_on_a_terminal(tiny: Path) -> None:
+    words = ("bench", "-m", tiny, "-n", "4", "-r", "1", "--peers", "none", *ONE_EACH)
+    with Terminal(*words) as terminal:
+        assert terminal.finish() == 0
+    assert re.search(r"    plain +\x1b\[[\d;]*m[█▉▊▋▌▍▎▏]+", terminal.shown.decode())
+
+
+def test_it_is_not_in_a_pipe(demo_pair: tuple[Path, Path]) -> None:
+    run = duo(*long_prompt(*demo_pair), before=SOON, env={"FORCE_COLOR": "1"})
+    assert run.status == 0
+    assert not any(bar in (run.stderr.encode() + run.stdout) for bar in BARS)
