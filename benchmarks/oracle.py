@@ -94,6 +94,7 @@ class Best:
     setting: str
     rate: float
     late: float  # of the second half, with the best setting for that
+    alone: float = 0.0  # the rate of the target alone
 
 
 def best(case: Case, text: Text, n_tokens: int) -> Best:
@@ -103,7 +104,7 @@ def best(case: Case, text: Text, n_tokens: int) -> Best:
     found = [Best(OFF, alone, alone)]
     found += [Best(name, run.rate, late(run, n_tokens // 2)) for name, run in fixed(case, text, n_tokens)]
     fastest = max(found, key=lambda each: each.rate)  # of equal ones, the target alone
-    return replace(fastest, late=max(each.late for each in found))
+    return replace(fastest, late=max(each.late for each in found), alone=alone)
 
 
 def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]:

@@ -5,8 +5,9 @@ python -m benchmarks.regret [MACHINE...] [--cases N] [--advice N] [-j JOBS] [-s 
 In each case a pair generates five texts of 256 tokens. The first one begins with nothing known, and what was learned
 passes from text to text through state() and restore(), as between runs. Each text is compared with the oracle: the best
 fixed setting for it, with hindsight (benchmarks/oracle.py), and, where that is the target alone, with its time. The
-same for a first text of 16 tokens, and for a text after two that were generated on another machine or with another
-acceptance: with a wrong profile. Last, the advice of `duo plan` on random machines is compared with forced schedules.
+same for first texts of 16 to 128 tokens, for first texts beside a lookup and beside another program that computes in
+bursts; and for a text after two that were generated on another machine or with another acceptance: with a wrong
+profile. Last, the advice of `duo plan` on random machines is compared with forced schedules.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ from benchmarks import argument_parser, samples
 from benchmarks.oracle import N_MAX, OFF, Case, Pair, Text, best, late
 from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
+from benchmarks.virtual_clock import Load
 from duo.bench.results import Range
 from duo.diagnose.prospects import informed
 from duo.speculation.constants import DEFAULT, Constants
 from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule, fastest
 
-N_SHORT = 16  # tokens of a short first text
+SHORT = (16, 32, 64, 128)  # tokens of short first texts
+N_LONG = 64  # tokens from which a first text has the bars of a long one
+GAIN = 1.3  # of the best setting over the target alone, from which a draft pays well
 N_ADVICE_TOKENS = 2000  # of a text with a forced schedule: few enough for a minute, and enough to ignore its beginning
 CLOSE = 0.97  # rate of the advised schedule, relative to the best one, that makes the advice right
 
@@ -44,6 +48,7 @@ class Run:
     best: str  # fixed setting
     share: float  # rate relative to that
     over_off: float  # time relative to the target alone
+    gain: float = 1.0  # of the best setting over the target alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,9 @@ class Judged:
     draft: float  # t_d / T(1)
     acceptance: float | None  # None: of recorded texts
     texts: tuple[Run, ...]  # of N_TOKENS, successively
-    short: Run  # a first text of N_SHORT
+    short: dict[int, Run]  # first texts, by their tokens
+    quoting: Run  # a first text of N_TOKENS in which a lookup finds something
+    busy: Run | None  # a first text beside another program; None: the draft has a device of its own
     wrong: dict[str, float]  # by profile: the rate of a text's second half, relative to the best for that
     details: tuple[str, ...] = ()  # lines
 
@@ -84,16 +91,23 @@ def judge(case: Case) -> Judged:
         found.append(compared(case, pair, text, N_TOKENS, i))
         lines.append(details(i, found[-1], pair))
         state = pair.state()
-    short = compared(case, case.pair(), case.texts[0], N_SHORT)
+    short = {n: compared(case, case.pair(), case.texts[0], n) for n in SHORT}
+    quoting, busy = replace(case, quotes=case.seed), replace(case, load=Load(case.seed))
+    beside_lookup = compared(quoting, quoting.pair(), quoting.texts[0], N_TOKENS)
+    beside_others = None
+    if not (case.separate_devices or case.machine.latency_s):
+        beside_others = compared(busy, busy.pair(), busy.texts[0], N_TOKENS)
     wrong = {name: misled(case, profile) for name, profile in WRONG.items()}
     draft = case.machine.draft_s / case.machine.target_s[0]
-    return Judged(case.name, draft, case.acceptance, tuple(found), short, wrong, tuple(lines))
+    return Judged(
+        case.name, draft, case.acceptance, tuple(found), short, beside_lookup, beside_others, wrong, tuple(lines)
+    )
 
 
 def compared(case: Case, pair: Pair, text: Text, n_tokens: int, seed: int = 0) -> Run:
     """A text relative to the best fixed setting and to the target alone."""
     run, oracle = case.run(pair, text, n_tokens, seed), best(case, text, n_tokens)
-    return Run(oracle.setting, run.rate / oracle.rate, 1 / (run.rate * case.machine.target_s[0]))
+    return Run(oracle.setting, run.rate / oracle.rate, oracle.alone / run.rate, oracle.rate / oracle.alone)
 
 
 def misled(case: Case, wrong: Wrong) -> float:
@@ -140,12 +154,12 @@ def advice(seed: int) -> float:
 def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]:
     """The bars. Without runs that a bar is about, it is not measured."""
     first, fifth = [each.texts[0] for each in found], [each.texts[-1] for each in found]
-    later, short = [run for each in found for run in each.texts[1:]], [each.short for each in found]
+    later, tiny = [run for each in found for run in each.texts[1:]], [each.short[SHORT[0]] for each in found]
     bars = []
     for text, runs, low, middle in (("first text", first, 0.92, 0.96), ("fifth text", fifth, 0.97, 0.99)):
         for name, q, least in (("10th percentile", 10, low), ("median", 50, middle)):
             bars.append(Verdict(f"{text} over the oracle, {name}", percentile([run.share for run in runs], q), least))
-    times = (("first text", first, 1.04), (f"first text of {N_SHORT} tokens", short, 1.1), ("later texts", later, 1.01))
+    times = (("first text", first, 1.04), (f"first text of {SHORT[0]} tokens", tiny, 1.1), ("later texts", later, 1.01))
     for text, runs, most in times:
         title = f"off is best: time over off, {text}, 95th percentile"
         bars.append(Verdict(title, percentile(harms(runs), 95), most=most))
@@ -153,7 +167,26 @@ def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]
         title = f"wrong profile, {name}: second half over the oracle, 10th percentile"
         bars.append(Verdict(title, percentile([each.wrong[name] for each in found], 10), least=0.95))
     right = Range(sum(each >= CLOSE for each in advices) / len(advices)) if advices else None
+    bars += first_texts(found)
     return [*bars, Verdict("advice of plan: share within 3 % of the best schedule", right, least=0.97)]
+
+
+def first_texts(found: Sequence[Judged]) -> Iterator[Verdict]:
+    """The bars of first texts of all lengths and circumstances."""
+    kinds = {f"{n} tokens": [each.short[n] for each in found] for n in SHORT}
+    kinds |= {"beside a lookup": [each.quoting for each in found]}
+    kinds |= {"beside another program": [each.busy for each in found if each.busy is not None]}
+    for i, (name, runs) in enumerate(kinds.items()):
+        shares = [run.share for run in runs]
+        if i < len(SHORT) and SHORT[i] < N_LONG:
+            yield Verdict(
+                f"first text, {name}: over off, 10th percentile", percentile([1 / r.over_off for r in runs], 10), 0.96
+            )
+            paying = [run.share for run in runs if run.gain >= GAIN]
+            yield Verdict(f"first text, {name}: gains of {GAIN}, over the oracle, median", percentile(paying, 50), 0.85)
+        else:
+            for title, q, least in (("10th percentile", 10, 0.95), ("median", 50, 0.99)):
+                yield Verdict(f"first text, {name}: over the oracle, {title}", percentile(shares, q), least)
 
 
 def harms(runs: Sequence[Run]) -> list[float]:
@@ -195,7 +228,7 @@ def row(found: Sequence[Judged]) -> str:
     first, fifth = ([each.texts[i].share for each in found] for i in (0, -1))
     figures = "  ".join(f"{np.percentile(each, 10):11.3f} {median(each):6.3f}" for each in (first, fifth))
     later = harms([run for each in found for run in each.texts[1:]])
-    costs = (harms([each.texts[0] for each in found]), harms([each.short for each in found]), later)
+    costs = (harms([each.texts[0] for each in found]), harms([each.short[SHORT[0]] for each in found]), later)
     worst = " ".join(f"{np.percentile(each, 95):6.3f} {len(each):3}" if each else 10 * " " for each in costs)
     counts = Counter(run.best for each in found for run in each.texts)
     return f"{len(found):5}  {figures}   {worst}  {' '.join(f'{name} {n}' for name, n in counts.most_common(4))}"

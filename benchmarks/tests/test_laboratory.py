@@ -14,7 +14,7 @@ from benchmarks.emulated import Account, DeviceTimes, Emulated
 from benchmarks.engine import Instant
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, OFF, Case, best, fixed, late
-from benchmarks.regret import WRONG, Judged, Run, tables, verdicts
+from benchmarks.regret import N_LONG, SHORT, WRONG, Judged, Run, tables, verdicts
 from benchmarks.runner import Bar, by_prompt
 from benchmarks.samples import FOLDER, N_TOKENS, cases, texts, tilted
 from benchmarks.scenarios import SCENARIOS
@@ -91,8 +91,12 @@ def case(machine: Machine, *, right: bool, n_texts: int = 2) -> Case:
 
 
 def judged(**changes: Run) -> Judged:
-    first, later, fifth, short = (changes.get(name, GOOD) for name in ("first", "later", "fifth", "short"))
-    return Judged("m/p", 0.1, None, (first, later, later, later, fifth), short, dict.fromkeys(WRONG, 1.0))
+    first, later, fifth, short, long = (
+        changes.get(name, GOOD) for name in ("first", "later", "fifth", "short", "long")
+    )
+    shorts = {n: long if n >= N_LONG else short for n in SHORT}
+    texts = (first, later, later, later, fifth)
+    return Judged("m/p", 0.1, None, texts, shorts, long, long, dict.fromkeys(WRONG, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,11 @@ def judged(**changes: Run) -> Judged:
         ([5], [judged()] * 9 + [judged(short=Run(OFF, 0.88, 1.12))]),
         ([6], [judged(later=Run(OFF, 0.98, 1.02))]),
         ([7], [replace(judged(), wrong=dict.fromkeys(WRONG, 1.0) | {"T(n) halved": 0.94})] * 2),
-        ([], [judged(first=Run("k=4", 1.0, 1.2), short=Run("k=4", 1.0, 1.2), later=Run("k=4", 1.0, 1.2))]),
+        ([14, 16], [judged()] * 8 + [judged(short=Run(OFF, 0.9, 1.1))] * 2),
+        ([15, 17], [judged(short=Run("k=4", 0.84, 0.7, 1.5))]),
+        ([18, 20, 22, 24], [judged()] * 8 + [judged(long=Run("k=4", 0.94, 0.5))] * 2),
+        ([19, 21, 23, 25], [judged(long=Run("k=4", 0.98, 0.5))]),
+        ([14, 16], [judged(first=Run("k=4", 1.0, 1.2), short=Run("k=4", 1.0, 1.2), later=Run("k=4", 1.0, 1.2))]),
     ],
 )
 def test_each_bar_is_about_its_own_texts(place: list[int], found: list[Judged]) -> None:

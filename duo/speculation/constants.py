@@ -20,7 +20,7 @@ class Constants:
     # the survival of its candidates is below this share.
     first: float = 9.5
     later: float = 2.0  # also of the lookup, in any text
-    share: float = 0.05
+    share: float = 0.04
     time_share: float = 0.002  # of the time, by which the budget grows, and which measuring T(1) may take,
     late_share: float = 0.005  # and by which it grows in what is longer than the horizon below
     # Changes of mode.

@@ -215,6 +215,8 @@ class Controller:
     def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None:
         """The target added tokens at this cost; None: it says nothing about other steps."""
         if cost is None:
+            for draft in self.drafts.values():
+                draft.n_unread += len(results[0].tokens)
             return
         n_tokens, mode, costs = len(results[0].tokens), self.mode, self.costs
         cost = self._learn_cost(cost)

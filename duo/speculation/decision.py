@@ -112,7 +112,9 @@ def best_drafted(
     n, value = best_batch(chances, curve, rate, mean, next_s, draft_s, forecast.worth_of)
     if draft.schedule is SYNC:
         n = len(chances)
-        if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
+        # Forecasts know nothing of a lookup, which raises λ: that must not keep the draft from being asked at all.
+        least = rate if n else min(rate, forecast.rate)
+        if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), least):
             return n + 1, value
         n = max(best_ready(chances[:n_max], curve, rate)[0], min(n, int(must_draft)))
     return n, value

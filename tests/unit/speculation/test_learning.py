@@ -651,3 +651,33 @@ def test_what_was_learned_beside_peers_that_are_gone_is_forgotten() -> None:
         draft.beside.add(3, 0.1)
     assert len(controller.target.alone.relatives) <= 2
     assert len(controller.known) <= 2
+
+
+def test_the_tokens_of_a_step_that_teaches_nothing_are_new_to_the_draft() -> None:
+    """The first step of a text reads the prompt's end. A draft that counts one too few reads its whole prompt twice."""
+    made = pair()
+    made.begin(40)
+    made.controller.learn([written(1)], None)
+    assert made.draft.n_unread == 41
+
+
+def test_decodes_beside_another_program_are_not_learned_and_exclude_no_mode() -> None:
+    """For a second, two decodes of three take twice as long, on one of two cores instead of both."""
+    made = knowing(FLAT, 0.002, 0.9, schedules=ALL)
+    controller = made.controller
+    for _ in range(40):
+        controller.learn([written(4)], StepCost(3, FLAT[4], FLAT[4] + 0.006, cpu_s=2 * FLAT[4]))
+    assert controller.schedule is SYNC
+    for _ in range(40):
+        controller.learn([written(4)], StepCost(3, 2 * FLAT[4], 2 * FLAT[4] + 0.012, cpu_s=2 * FLAT[4]))
+    assert controller.schedule is SYNC
+    assert controller.target.alone.seconds(4) == pytest.approx(FLAT[4], rel=0.2)
+
+
+def test_what_was_learned_beside_another_program_is_scaled_when_that_ends() -> None:
+    made = knowing(FLAT, 0.002, 0.9, schedules=ALL)
+    controller, before_s = made.controller, made.controller.target.alone.seconds(8)
+    for cores, n in ((1, 20), (2, 8)):  # known are the times with both cores; then they are used
+        for _ in range(n):
+            controller.learn([written(1)], StepCost(0, 2 * FLAT[1] / cores, 2 * FLAT[1] / cores, cpu_s=2 * FLAT[1]))
+    assert controller.target.alone.seconds(8) == pytest.approx(before_s, rel=0.3)
