@@ -43,7 +43,7 @@ class DecodeTime(NamedTuple):
     """What a decode of the target took."""
 
     seconds: float
-    cpu_s: float  # processor time of this process meanwhile
+    cpu_s: float  # processor time of this process meanwhile, per thread of the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Generation:
         logits = self.target.decode(tokens, n_rows)
         end, cpu_s = self._now(), computed() - before_s
         self._recorder.decoded(start, end, len(tokens))
-        return logits, DecodeTime(end - start, cpu_s)
+        return logits, DecodeTime(end - start, cpu_s / (self._n_threads or self._usable.target))
 
     def _verify(
         self, logits: Logits, texts: Sequence[RunningText], plan: Plan, time: DecodeTime

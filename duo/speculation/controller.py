@@ -254,7 +254,9 @@ class Controller:
         usual_s, factor = self.costs.seconds(cost.n_candidates + 1), 1.0
         if 0 < self._n_jumps < DEFAULT.few:
             return cost._replace(decode_s=usual_s, total_s=cost.total_s - cost.decode_s + usual_s)
-        if self.schedule is not ASYNC and self.target.learn_cores(cost.cpu_s, cost.decode_s) and usual_s:
+        if self.schedule is ASYNC:
+            self.target.is_disturbed = False
+        elif self.target.learn_cores(cost.cpu_s, cost.decode_s) and usual_s:
             factor = cost.decode_s / usual_s
             self.costs.scale(factor)
         if self.target.is_disturbed and usual_s:

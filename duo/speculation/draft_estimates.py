@@ -83,7 +83,7 @@ class DraftEstimates:
         self.is_worthwhile = self.schedules != (OFF,)  # whether a better draft would pay
         self.may_gain = True  # whether drafting may pay, by what is known
         self.was_probed = False
-        self.worth = math.inf
+        self.worth = math.inf  # what knowing the draft better may gain in this text, in tokens' time
         self.was_scored = self.scored = False  # whether a candidate was scored in this text, and in this step
         self.n_probe = 0  # tokens that the idle draft shall decode, to see which it would have drafted
         self.is_chosen = False  # whether the controller wants to use the draft

@@ -12,9 +12,9 @@ from duo.speculation.constants import DEFAULT, Assumed, assumed
 from duo.speculation.estimators import Mean, Time, TimesState, between, restored_times, times_state
 
 AS_FAST: Assumed = (1.0, 1.0, 1.0)
-# Other programs: the seconds over which the cores in use are counted, the share of the usual number below which decodes
-# are disturbed, and the share of the usual number that is forgotten per second.
-_WINDOW_S, _UNDISTURBED, _FORGOTTEN = 0.1, 0.88, 0.02
+# Other programs: the seconds over which processor time is counted; of a decode's time, the least share that its threads
+# use if they do all the work; the share of that below which decodes are disturbed; and what is forgotten per second.
+_WINDOW_S, _COMPUTES, _UNDISTURBED, _FORGOTTEN = 0.1, 0.9, 0.88, 0.02
 
 
 BatchTimesState = dict[str, TimesState]  # by the number of free cores, "0" for all
@@ -189,14 +189,14 @@ class TargetCosts:
         self._by_cores: dict[int, dict[str, BatchTimes]] = {}  # then by draft; "": alone
         self.bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
         self.n_found = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
-        self._cores_used: dict[int, float] = {}  # usually during a decode, by the number of free cores
-        self.is_disturbed = False  # whether other programs took much of these from the last decodes
+        self._used: dict[int, float] = {}  # share of a decode's time that its threads usually use, by free cores
         self.warm_s = math.inf  # the time of the first tokens, when the target was loaded
         self.use_cores(0)
 
     def use_cores(self, n_cores: int) -> None:
         """From now on, times are learned and used for `n_cores` cores free for both models."""
-        self.n_cores, self._window = n_cores, (0.0, 0.0)  # processor time and time of the last decodes
+        self.n_cores, self._window = n_cores, (0.0, 0.0)  # processor time per thread, and time, of the last decodes
+        self.is_disturbed = False  # whether other programs took cores from these
         self.alone = self.beside("")
         self.alone.forget_curves()
 
@@ -227,19 +227,19 @@ class TargetCosts:
                 times.begin()
 
     def learn_cores(self, cpu_s: float, seconds: float) -> bool:
-        """A decode used `cpu_s` of processor time. Returns whether other programs have slowed down all decodes before.
+        """The threads of a decode used `cpu_s` each. Returns whether other programs have slowed down all before.
 
-        If some decodes used fewer cores than usual, other programs compute, too, and what decodes take now says nothing
-        about later: unless the others go on for some seconds, after which it is usual.
+        Where threads that do all the work use less than usual, other programs compute, too: what decodes take now says
+        nothing about later, unless the others go on for some seconds. Beside other devices, nothing is concluded.
         """
         used_s, wall_s = self._window
         self._window = used_s, wall_s = used_s + cpu_s, wall_s + seconds
         if wall_s < _WINDOW_S:  # a system counts the processor time of other threads at its ticks
             return False
-        cores, before = used_s / wall_s, self._cores_used.get(self.n_cores, 0.0) * (1 - _FORGOTTEN * wall_s)
-        self._cores_used[self.n_cores] = usual = max(cores, before)
-        self.is_disturbed, self._window = cores < _UNDISTURBED * usual, (0.0, 0.0)
-        return 0 < before < _UNDISTURBED * cores
+        share, before = used_s / wall_s, self._used.get(self.n_cores, 0.0) * (1 - _FORGOTTEN * wall_s)
+        self._used[self.n_cores] = usual = max(share, before)
+        self.is_disturbed, self._window = usual >= _COMPUTES and share < _UNDISTURBED * usual, (0.0, 0.0)
+        return share >= _COMPUTES and 0 < before < _UNDISTURBED * share
 
     def is_jump(self, seconds: float) -> bool:
         """Whether no decode takes so long, by the other times and the warm-up: the clock has jumped meanwhile."""

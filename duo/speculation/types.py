@@ -91,7 +91,7 @@ class StepCost(NamedTuple):
     decode_s: float
     total_s: float
     source: Origin = Origin.DRAFT
-    cpu_s: float = 0.0  # processor time of this process during the decode
+    cpu_s: float = 0.0  # processor time of this process during the decode, per thread of the target
 
 
 class Planned(Protocol):

@@ -663,14 +663,14 @@ def test_the_tokens_of_a_step_that_teaches_nothing_are_new_to_the_draft() -> Non
 
 
 def test_decodes_beside_another_program_are_not_learned_and_exclude_no_mode() -> None:
-    """For a second, two decodes of three take twice as long, on one of two cores instead of both."""
+    """Decodes take twice as long, in which each thread computes for half of the time."""
     made = knowing(FLAT, 0.002, 0.9, schedules=(SYNC, OFF))
     controller = made.controller
     for _ in range(40):
-        controller.learn([written(4)], StepCost(3, FLAT[4], FLAT[4] + 0.006, cpu_s=2 * FLAT[4]))
+        controller.learn([written(4)], StepCost(3, FLAT[4], FLAT[4] + 0.006, cpu_s=FLAT[4]))
     assert controller.schedule is SYNC
     for _ in range(40):
-        controller.learn([written(4)], StepCost(3, 2 * FLAT[4], 2 * FLAT[4] + 0.012, cpu_s=2 * FLAT[4]))
+        controller.learn([written(4)], StepCost(3, 2 * FLAT[4], 2 * FLAT[4] + 0.012, cpu_s=FLAT[4]))
     assert controller.schedule is SYNC
     assert controller.target.alone.seconds(4) == pytest.approx(FLAT[4], rel=0.2)
 
@@ -680,5 +680,5 @@ def test_what_was_learned_beside_another_program_is_scaled_when_that_ends() -> N
     controller = made.controller
     for cores, n in ((1, 4), (2, 0)):
         decode_s = SLOW_TARGET[n + 1] / cores
-        controller.learn([written(1)], StepCost(n, decode_s, decode_s, cpu_s=cores * decode_s))
+        controller.learn([written(1)], StepCost(n, decode_s, decode_s, cpu_s=cores / 2 * decode_s))
     assert controller.target.alone.seconds(9) == pytest.approx(SLOW_TARGET[9] / 2, rel=0.1)

@@ -185,7 +185,7 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
 
 @pytest.mark.parametrize(
     ("is_first", "n_room", "tokens"),
-    [(True, None, 9.5), (False, None, 2.0), (True, 4096, 9.5), (True, 100, 5.0), (False, 20, 1.0), (False, 40, 2.0)],
+    [(True, None, 9.5), (False, None, 2.0), (True, 4096, 9.5), (True, 100, 4.0), (False, 20, 0.8), (False, 40, 1.6)],
 )
 def test_a_text_begins_with_tokens_at_most_a_share_of_a_limited_one_and_once_counts_as_the_first(
     is_first: bool, n_room: int | None, tokens: float
