@@ -185,7 +185,7 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
 
 @pytest.mark.parametrize(
     ("is_first", "n_room", "tokens"),
-    [(True, None, 9.5), (False, None, 2.0), (True, 4096, 9.5), (True, 100, 4.0), (False, 20, 0.8), (False, 40, 1.6)],
+    [(True, None, 9.5), (False, None, 2.0), (True, 4096, 9.5), (True, 100, 4.0), (False, 25, 1.0), (False, 50, 2.0)],
 )
 def test_a_text_begins_with_tokens_at_most_a_share_of_a_limited_one_and_once_counts_as_the_first(
     is_first: bool, n_room: int | None, tokens: float
@@ -198,4 +198,4 @@ def test_a_text_begins_with_tokens_at_most_a_share_of_a_limited_one_and_once_cou
     budget.spend(0.1)
     for _ in range(3):
         budget.begin_again()
-        assert budget.credit_s == pytest.approx(min(9.5, 0.05 * (n_room or math.inf)) * ALONE_S - 0.1)
+        assert budget.credit_s == pytest.approx(min(9.5, 0.04 * (n_room or math.inf)) * ALONE_S - 0.1)
