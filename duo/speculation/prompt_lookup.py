@@ -36,7 +36,7 @@ class PromptLookup:
     offset is learned in each text, from every predicted token, verified or not (benchmarks/NOTES.md).
     """
 
-    OFFSET, LENGTH, SHARE, SHARE_OF_MANY, RECENT = -5.4, 0.75, 3.6, 1.1, 0.9  # see _chance()
+    OFFSET, LENGTH, SHARE, SHARE_OF_MANY, RECENT = -4.9, 0.75, 3.6, 1.1, 0.9  # see _chance()
     RATE = 0.1  # of learning the offset
     MEMORY = 0.8  # of recent predictions
 
