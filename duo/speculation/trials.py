@@ -78,8 +78,9 @@ class Trials:
         n, unread_s = min(DEFAULT.probe_tokens, int(budget.credit_s / each_s)), draft.n_unread * each_s
         if draft.n_depths > 1 and unread_s > max(0.0, budget.credit_s):
             return 0  # a head reads all that is new
-        # What is known from earlier runs may be wrong, and is checked at the price that the budget allows.
-        is_checked = is_other or self._target.alone.rests_on_kept or not budget.is_first
+        # What is known from earlier runs, or from long ago, may be wrong: it is checked at the price of the budget.
+        is_old = not budget.is_first or self._target.alone.rests_on_kept or draft.n_unscored >= DEFAULT.horizon
+        is_checked = is_other or is_old
         most_s = math.inf if is_checked else draft.worth * alone_s
         most_s = most_s if budget.is_first else min(most_s, DEFAULT.share * budget.elapsed_s)
         if n < DEFAULT.probe_tokens // 2 or n * each_s > most_s:
