@@ -243,7 +243,7 @@ class AsyncDraft(Proposer):
             self._lookahead = lookahead
             self._queue.allow(lookahead)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, expected: Sequence[Candidate] = ()) -> None:  # noqa: ARG002 - see LocalDraft
         now = self._now()
         if self._wait_ends is None:
             self._wait_ends = now + self._longest_wait_s

@@ -67,13 +67,16 @@ class Drafter:
         """The text has ended. Returns the tokens in the cache; none if it does not hold the text's beginning."""
         return self._tokens[: self.context.n_past] if not self._first else []
 
-    def step(self) -> bool:
-        """Draft one token. False: the text has one outside the draft's vocabulary. Raises what the decode raises."""
+    def step(self, expected: Sequence[int] = ()) -> bool:
+        """Draft one token, or more where the `expected` ones are what is drafted: they are decoded at once.
+
+        False: the text has a token outside the draft's vocabulary. Raises what the decode raises.
+        """
         start = self._now()
         self._reconcile()
-        return self._draft_token(start)
+        return self._draft_token(start, expected)
 
-    def _draft_token(self, start: float) -> bool:
+    def _draft_token(self, start: float, expected: Sequence[int] = ()) -> bool:
         position, longer = len(self._tokens), self._update.longer
         if position - self._first > self.context.n_ctx:
             self._first = position - max(1, self.context.n_ctx // 2)
@@ -84,6 +87,9 @@ class Drafter:
         fresh = self._tokens[self._first + self.context.n_past :]
         if max(fresh) >= self.context.n_vocab:
             return False
+        expected = expected[: max(0, self.context.n_ctx - position + self._first)]
+        if len(fresh) + len(expected) <= self.context.n_batch and len(fresh) < DEFAULT.some and expected:
+            return self._draft_expected(start, fresh, expected)
         logits = decode_all(self.context, fresh, n_rows)[:, : self.n_vocab]
         candidate = None
         if longer is not None and len(logits) == 2 and (candidate := longer(logits[0], self._tokens[-1])):
@@ -98,6 +104,24 @@ class Drafter:
         if self.queue.publish(self._update.epoch, position, candidate, n_timed, end - start):
             self._tokens.append(candidate.token)
         self.metrics.drafted(start, end, len(fresh))
+        return True
+
+    def _draft_expected(self, start: float, fresh: Sequence[int], expected: Sequence[int]) -> bool:
+        """Draft as many tokens as are `expected` in succession, and one more, in one decode."""
+        rows = self.context.decode([*fresh, *expected], len(expected) + 1)[:, : self.n_vocab]
+        n_decoded, decode_s = len(fresh) + len(expected), self._now() - start
+        self.metrics.drafted(start, start + decode_s, n_decoded)
+        for logits, next_one in zip(rows, [*expected, -1], strict=True):
+            position = len(self._tokens)
+            candidate = self._guess(logits, position)
+            n_timed = 0 if self.context.was_first else n_decoded
+            if not self.queue.publish(self._update.epoch, position, candidate, n_timed, decode_s):
+                break
+            self._tokens.append(candidate.token)
+            n_decoded = 0
+            if candidate.token != next_one:
+                break
+        self.context.rollback(min(self.context.n_past, len(self._tokens) - 1 - self._first))
         return True
 
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:

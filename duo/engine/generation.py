@@ -122,7 +122,7 @@ class Generation:
         while texts := self._running():
             plan = self.controller.plan(texts, [proposer.propose(texts) for proposer in self.proposers])
             if plan.wait_s is not None:  # worth waiting for one more candidate
-                self.proposers[plan.proposer].wait(plan.wait_s)
+                self.proposers[plan.proposer].wait(plan.wait_s, plan.candidates)
                 continue
             logits, time = self._decode(texts, plan)
             results, cost = self._verify(logits, texts, plan, time)

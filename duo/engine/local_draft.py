@@ -17,7 +17,7 @@ from duo.errors import DecodeAborted
 from duo.llama.heads import HeadContext
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
-from duo.speculation.types import Probe, Proposal
+from duo.speculation.types import Candidate, Probe, Proposal
 
 log = logging.getLogger("duo.engine")
 
@@ -132,14 +132,16 @@ class LocalDraft(AsyncDraft):
             self._start_thread()
         return super().propose(texts)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, expected: Sequence[Candidate] = ()) -> None:
         if self.estimates.schedule is not Schedule.SYNC:
             super().wait(seconds)
             return
+        if self._translation is not None or self._is_head or self._context.n_rollback is not None:
+            expected = ()
         before = [candidate.token for candidate in self._sequence.pending]
         # A character may take several tokens of a draft with another vocabulary.
         for _ in range(1 if self._translation is None else _MAX_PER_CHARACTER):
-            self._ask(self._draft_one)
+            self._ask(partial(self._draft_one, [one.token for one in expected]))
             if self.estimates.has_ended or [one.token for one in self._sequence.pending] != before:
                 return
         self._in_vain = True
@@ -155,8 +157,8 @@ class LocalDraft(AsyncDraft):
         if (self._thread is not None) == (self.estimates.schedule is Schedule.ASYNC):
             super()._learn_drafted(drafted)
 
-    def _draft_one(self, drafter: Drafter) -> None:
-        if not drafter.step():
+    def _draft_one(self, expected: Sequence[int], drafter: Drafter) -> None:
+        if not drafter.step(expected):
             self._fail(None)
 
     def _read(self, drafter: Drafter) -> None:

@@ -48,13 +48,13 @@ class PreparingDrafter(Drafter):
         self._prune()
         return super().end()
 
-    def step(self) -> bool:
+    def step(self, expected: Sequence[int] = ()) -> bool:
         """Draft one token of the chain, if the target wants more, and of each branch. See Drafter."""
         start = self._now()
         self._reconcile()
         may_draft, n_text = self._update.may_draft, len(self._tokens)
         if not self._update.lookahead.n_branches:
-            return self._draft_token(start)
+            return self._draft_token(start, expected)
         is_ready = n_text - self._first - self.context.n_past == 1 and n_text - self._first <= self.context.n_ctx
         if may_draft and not (is_ready and self._tokens[-1] < self.context.n_vocab):
             self._prune()  # the context may have to be cleared

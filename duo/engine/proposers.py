@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from duo.speculation.types import Origin, Proposal
+from duo.speculation.types import Candidate, Origin, Proposal
 
 if TYPE_CHECKING:
     from duo.config import SamplingConfig
@@ -74,8 +74,11 @@ class Proposer:
         """What there is for the next batch. Never blocks, except for a draft in turns that is scored on the text."""
         return Proposal()
 
-    def wait(self, seconds: float) -> None:
-        """Wait up to `seconds` for one more candidate, or make it. If none came, the next proposal expects none."""
+    def wait(self, seconds: float, expected: Sequence[Candidate] = ()) -> None:
+        """Wait up to `seconds` for one more candidate, or make it. If none came, the next proposal expects none.
+
+        `expected`: what the next candidates may be. A draft in turns can then make several at once.
+        """
 
     def verifies(self, n: int) -> None:
         """The target verifies the first `n` of its candidates now."""

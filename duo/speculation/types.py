@@ -76,7 +76,10 @@ class Proposal(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Verify these candidates now or, if `wait_s` is not None, wait that long for one more and plan again."""
+    """Verify these candidates now or, if `wait_s` is not None, wait that long for one more and plan again.
+
+    Candidates of a plan to wait are what another proposer expects, which the draft may decode at once.
+    """
 
     candidates: Sequence[Candidate] = ()
     proposer: int = -1  # the index of the proposal that they are from, or to wait for; -1: none
