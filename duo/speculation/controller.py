@@ -18,7 +18,7 @@ from duo.speculation.modes import ALONE, ALONE_PLAN, ASYNC, OFF, SYNC, Chooser, 
 from duo.speculation.prospects import ModeForecasts
 from duo.speculation.target_costs import TargetCosts
 from duo.speculation.trials import Trials, arbitrary
-from duo.speculation.types import Candidate, Origin, Plan, Planned, Probe, Proposal, SizedResult, StepCost, common_prefix
+from duo.speculation.types import Origin, Plan, Planned, Probe, Proposal, SizedResult, StepCost, common_prefix
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
 NOTHING = Proposal()
@@ -162,16 +162,11 @@ class Controller:
         return self._compare(self.draft, at if self.draft is not None else -1, text.n_room - 1, n_most, rate, proposals)
 
     def _compare(
-        self,
-        draft: DraftEstimates | None,
-        at: int,
-        n_room: int,
-        n_most: int,
-        rate: float,
+        self, draft: DraftEstimates | None, at: int, n_room: int, n_most: int, rate: float,
         proposals: Sequence[Proposal],
-    ) -> Plan:
+    ) -> Plan:  # fmt: skip
         """The most valuable of what the draft in use and the others have, in tokens; `at`: its proposal, `rate`: λ."""
-        drafted, chances = proposals[at] if at >= 0 else NOTHING, list[float]()
+        drafted, chances, expected = proposals[at] if at >= 0 else NOTHING, list[float](), NOTHING.candidates
         if draft is not None:
             chances = draft.chances(drafted.candidates)
         found = list[tuple[int, list[float], int]]()
@@ -182,6 +177,8 @@ class Controller:
                 if not self._in_order:
                     n_same = common_prefix(*([one.token for one in each.candidates] for each in (drafted, other)))
                     weigh(chances, theirs, n_same)
+                    if draft is not None and n_same == len(chances):
+                        expected = other.candidates[n_same : n_same + draft.costs.n_at_once(theirs[n_same:])]
                 found.append((i, theirs, n_same))
         n, value, best = 0, 1 - rate * self.costs.seconds(1), ALONE_PLAN
         if draft is not None:
@@ -191,7 +188,7 @@ class Controller:
             )  # fmt: skip
             best = Plan(drafted.candidates[:n], at)
             if n > len(chances):
-                best = Plan(self._expected(draft, drafted, proposals, found), at, wait_s=drafted.next_s + draft.token_s)
+                best = Plan(expected, at, wait_s=drafted.next_s + draft.token_s)
         curve = self.costs.curve(self._most + 1, self._lookup.doubt) if found else ()
         for i, theirs, n_same in found:
             n_found, found_value = best_ready(theirs, curve, rate)
@@ -204,25 +201,6 @@ class Controller:
             if n_found > n_same and found_value > value:
                 best, value = Plan(proposals[i].candidates[:n_found], i, proposals[i].origin), found_value
         return best
-
-    def _expected(
-        self, draft: DraftEstimates, drafted: Proposal, proposals: Sequence[Proposal],
-        found: Sequence[tuple[int, list[float], int]],
-    ) -> Sequence[Candidate]:  # fmt: skip
-        """What others expect the draft to make next, as far as decoding it at once saves time."""
-        best, expected = 0.0, list[Candidate]()
-        n = len(drafted.candidates)
-        if draft.schedule is not SYNC or self._in_order:
-            return ()
-        one_s, read_s = draft.costs.alone.token_s, draft.costs.read_s
-        for i, theirs, n_same in found:
-            saved_s, survival = one_s - draft.costs.alone.pair_s(), 1.0
-            for m in range(n_same, len(theirs)) if n_same == n else ():
-                survival *= theirs[m]
-                saved_s += survival * one_s - (read_s if m > n_same else 0.0)
-                if saved_s > best:
-                    best, expected = saved_s, [*proposals[i].candidates[n_same : m + 1]]
-        return expected
 
     @property
     def _must_draft(self) -> bool:

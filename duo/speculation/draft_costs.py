@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from duo.config import MAX_BRANCHES, MAX_THREADS
@@ -121,6 +121,20 @@ class DraftCosts:
     def latency_s(self) -> float:
         """Round trip to a remote draft, in seconds, without the time to draft a token."""
         return self._latency.value
+
+    def n_at_once(self, chances: Sequence[float]) -> int:
+        """How many tokens to decode at once that the draft is likely to make next, each with the chance that it is.
+
+        A wrong one costs what reading it takes, a right one saves a decode.
+        """
+        one_s, survival, saved_s = self.alone.token_s, 1.0, self.alone.token_s - self.alone.pair_s() + self.read_s
+        most_s, found = 0.0, 0
+        for n, chance in enumerate(chances, 1):
+            survival *= chance
+            saved_s += survival * one_s - self.read_s
+            if saved_s > most_s:
+                most_s, found = saved_s, n
+        return found
 
     def add_read(self, n_tokens: int, seconds: float) -> None:
         """The draft decoded `n_tokens` at once, of which few say little."""
