@@ -87,8 +87,9 @@ class Drafter:
         fresh = self._tokens[self._first + self.context.n_past :]
         if max(fresh) >= self.context.n_vocab:
             return False
-        expected = expected[: max(0, self.context.n_ctx - position + self._first)]
-        if len(fresh) + len(expected) <= self.context.n_batch and len(fresh) < DEFAULT.some and expected:
+        n_room = min(self.context.n_ctx - position + self._first, self.context.n_batch - len(fresh))
+        expected = expected[: max(0, n_room)]
+        if expected and len(fresh) < DEFAULT.some and max(expected) < self.context.n_vocab:
             return self._draft_expected(start, fresh, expected)
         logits = decode_all(self.context, fresh, n_rows)[:, : self.n_vocab]
         candidate = None

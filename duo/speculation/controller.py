@@ -188,7 +188,7 @@ class Controller:
             )  # fmt: skip
             best = Plan(drafted.candidates[:n], at)
             if n > len(chances):
-                best = Plan(expected, at, wait_s=drafted.next_s + draft.token_s)
+                best = Plan(tuple(expected), at, wait_s=drafted.next_s + draft.token_s)
         curve = self.costs.curve(self._most + 1, self._lookup.doubt) if found else ()
         for i, theirs, n_same in found:
             n_found, found_value = best_ready(theirs, curve, rate)

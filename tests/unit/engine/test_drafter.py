@@ -55,6 +55,38 @@ def test_what_the_cache_holds_of_the_text_is_not_decoded_again(cached: list[int]
     assert drafter.end() == context.tokens == PROMPT
 
 
+# What others expect
+
+
+@pytest.mark.parametrize(
+    ("expected", "n_drafted", "n_read"),
+    [
+        (TEXT[:4], 5, 4),
+        ([*TEXT[:2], WRONG[2], *TEXT[3:5]], 3, 5),
+        (WRONG[:3], 1, 3),
+        (TEXT[:9], 8, 7),
+        ([*TEXT[:2], N_VOCAB], 1, 0),
+    ],
+    ids=["all is right", "the third is wrong", "the first is wrong", "no room in a batch", "not in the vocabulary"],
+)
+def test_what_is_expected_is_decoded_at_once_and_drafted_as_far_as_the_draft_would(
+    expected: list[int], n_drafted: int, n_read: int
+) -> None:
+    context = FakeContext(n_vocab=N_VOCAB)
+    draft = begun(context, Eager(9, 9, Schedule.SYNC))
+    context.decode(PROMPT[:-1])
+    draft.drafter._tokens = PROMPT[:-1]
+    assert draft.drafter.step(expected)
+    assert context.batches == [2, 1 + n_read]
+    assert draft.drafter.end() == context.tokens, "what is wrong is no longer in the cache"
+    for _ in range(9 - n_drafted):
+        assert draft.drafter.step()
+    draft.wrote()
+    assert draft.pending == TEXT[:9]
+    assert context.batches[2:] == [1] * (9 - n_drafted)
+    assert draft.drafter.end() == context.tokens == [*PROMPT, *TEXT[:8]]
+
+
 # Probes
 
 

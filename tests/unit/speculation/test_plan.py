@@ -215,6 +215,18 @@ def test_in_turns_the_draft_is_asked_first_where_the_lookup_is_unsure() -> None:
     assert made.plan([], math.inf, found(0.6, *[0.9] * 6)).origin is Origin.LOOKUP, "it will not answer"
 
 
+def test_a_draft_in_turns_that_is_asked_is_told_what_the_lookup_expects_as_far_as_reading_that_saves_time() -> None:
+    made = knowing({1: 0.01, 2: 0.014, 8: 0.02}, 0.001, 0.8, (SYNC,))
+    for chances, n in (([0.6, 0.9, 0.9, 0.1, 0.9], 3), ([0.3, 0.9, 0.9], 3), ([0.1, 0.9, 0.9], 0)):
+        plan = made.plan([], 0.001, found(*chances))
+        assert (plan.wait_s is not None, len(plan.candidates)) == (True, n)
+    plan = made.plan([SURE], 0.001, found(0.6, 0.5, 0.6))
+    assert (plan.wait_s is not None, len(plan.candidates)) == (True, 2), "what is drafted is not read again"
+    made = knowing({1: 0.01, 2: 0.014, 8: 0.02}, 0.001, 0.8, (SYNC,), mode=REJECTION)
+    plan = made.plan([], 0.001, found(0.3, 0.9, 0.9))
+    assert (plan.wait_s is not None, len(plan.candidates)) == (True, 0), "it must not depend on what is drawn"
+
+
 @BOTH
 def test_with_rejection_sampling_the_choice_does_not_depend_on_what_was_drawn(schedule: Schedule) -> None:
     made = knowing(FLAT, 0.002, 0.6, (schedule,), mode=REJECTION)
