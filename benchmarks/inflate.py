@@ -81,7 +81,9 @@ def main() -> None:
     options = found.parse_args()
     try:
         inflate(options.source, options.target, options.ffn, options.layers)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
+        found.error(str(error))
+    except OSError as error:
         sys.exit(f"inflate: {error}")
 
 

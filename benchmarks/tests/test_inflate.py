@@ -59,7 +59,7 @@ def test_a_real_model_writes_the_same_text(kind: int, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_inflated(
-    options: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tiny_llama(tmp_path / "tiny.gguf", n_layer=2)
     if not options:
@@ -70,6 +70,7 @@ def test_what_cannot_be_inflated(
         writer.write_tensors_to_file()
         writer.close()
     monkeypatch.setattr(sys, "argv", ["inflate", str(source), str(tmp_path / "new.gguf"), *options])
-    with pytest.raises(SystemExit, match=error):
+    with pytest.raises(SystemExit) as raised:
         main()
+    assert (raised.value.code, error in capsys.readouterr().err) == (2, True)
     assert not (tmp_path / "new.gguf").exists()
