@@ -143,7 +143,6 @@ class TwoDevices(Scenario):
         rows, verdicts, complete = list[dict[str, Any]](), list[Verdict](), True
         pairs = [("", read_pair(setup.machine))] if setup.machine else marked_pairs(setup.only)
         for name, pair in pairs:
-            note(f"{name or pair.name}, {slow_down(pair):g} times slower")
             try:
                 found = measured(setup, name or pair.name, pair)
             except KeyboardInterrupt:
@@ -164,14 +163,9 @@ def marked_pairs(only: Sequence[str] = ()) -> Iterator[tuple[str, Pair]]:
                 yield name, pair
 
 
-def slow_down(pair: Pair) -> float:
-    """How many times slower the emulation of a pair is, so that decodes of the demo pair fit its times."""
-    return (pair.two_devices or {}).get("slow_down", 1.0)
-
-
 def measured(setup: Setup, name: str, pair: Pair) -> Measured:
     """All contestants on one pair. Raises DuoError, KeyboardInterrupt."""
-    emulation, port = Emulation(pair, Account(slow_down(pair))), free_port()
+    emulation, port = Emulation(pair, Account(1.0)), free_port()
     prompts = prompts_of(setup)
     prompts = [prompt for prompt in prompts if prompt.category in PROMPTS] or prompts
     with ExitStack() as stack:
@@ -182,6 +176,9 @@ def measured(setup: Setup, name: str, pair: Pair) -> Measured:
         engine.call(lambda slot: slot.reserve(0, _N_CTX))
         texts = [engine.tokenize(prompt.text) for prompt in prompts]
         found = [engine.call(partial(traced, prompt=text, n_tokens=setup.n_tokens)) for text in texts]
+        least = (pair.two_devices or {}).get("slow_down", 0.0)
+        engine.call(partial(emulation.choose, least=least))
+        note(f"{name}: all times multiplied by {emulation.account.slow_down:g}")
         engine.call(emulation.install)
         compared = contestants(engine, emulation, likely_ks(found, emulation))
         if emulation.is_far:  # such a draft prepares no outcomes
@@ -239,19 +236,26 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     pairs = [f"{BOTH} over {FIXED}", f"{BOTH} over {TURNS}", f"{PREPARED} over {BOTH}", f"{PREPARED} over {PLAIN}",
              f"{PREPARED} over limit"]  # fmt: skip
     modes, plans = (PLAIN, FIXED, TURNS, BOTH, PREPARED, "limit"), (TURNS, BOTH, PREPARED)
-    rates = [["machine", *modes, *pairs]]
+    rates = [["machine", "S", *modes, *pairs]]
     checks = [["machine", "plain × T(1)", *(f"plan, {mode}" for mode in plans), "texts as plain"]]
     for row in rows:
         k = {mode: f" (k={row['k'][mode]})" for mode in (FIXED, TURNS) if mode in row["k"]}
         found = row["tokens_per_s"]
         cells = [f"{found[mode]:.2f}{k.get(mode, '')}" if mode in found else "" for mode in modes]
-        rates.append([row["machine"], *cells, *(spread(row["ratios"].get(pair), 2) for pair in pairs)])
+        rates.append(
+            [
+                row["machine"],
+                f"{row['emulated']['slow_down']:g}",
+                *cells,
+                *(spread(row["ratios"].get(pair), 2) for pair in pairs),
+            ]
+        )
         planned = [spread(row["planned_over_measured"].get(mode), 2) for mode in plans]
         same = "yes" if row["same_text"] else "no"
         checks.append([row["machine"], spread(row["plain_over_1/T(1)"], 3), *planned, same])
     return [
-        "Devices are emulated: see docs/comparison.md. Tokens/s: geometric means over the prompts of the medians of "
-        "the rounds; ratios by prompt (95 % t interval).",
+        "Devices are emulated, with all times multiplied by S: see docs/comparison.md. Tokens/s: geometric means over "
+        "the prompts of the medians of the rounds; ratios by prompt (95 % t interval).",
         "", *markdown_table(rates),
         "", "Predicted over measured rates.",
         "", *markdown_table(checks),

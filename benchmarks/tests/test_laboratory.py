@@ -1,16 +1,19 @@
 """The laboratory: what it computes by itself, and its files. tests/process runs scenarios."""
 
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
+from benchmarks.emulation import Emulation
 from benchmarks.engine import Instant
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, OFF, Case, best, fixed, late
@@ -25,6 +28,7 @@ from duo.bench.rounds import Run as Text
 from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.machine import Machine
+from duo.speculation.types import Logits
 
 FLAT = (0.1,) * (N_MAX + 1)
 MACHINE = Machine(FLAT, 0.01, FLAT, 0.02, read_s=0.001, pair_s=0.012)
@@ -80,6 +84,68 @@ def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
     threading.Timer(0.05, slow.abort).start()
     with pytest.raises(DecodeAborted):
         slow.decode([1])
+
+
+class Paced(Instant):
+    """Its decodes take `pace` seconds for each token, by a clock that each thread has for itself."""
+
+    n_branches = 8
+    passed = threading.local()
+
+    def __init__(self, pace: float) -> None:
+        super().__init__()
+        self._pace = pace
+
+    @classmethod
+    def now(cls) -> float:
+        return getattr(cls.passed, "s", 0.0)
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:  # noqa: ARG002
+        self.n_past += len(tokens)
+        self.passed.s = self.now() + len(tokens) * self._pace
+        return np.zeros((0, 1))
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        return self.decode([token for _, token in tokens])
+
+
+@pytest.mark.parametrize(
+    ("target_s", "draft_s", "least", "factor"),
+    [
+        (0.001, 0.003, 0.0, 1.3 * 9 * 0.003 / 0.00474),  # nine sequences of the draft
+        (0.050, 0.001, 0.0, 1.3 * 17 * 0.050 / (0.038 + 9 * 0.00225)),  # seventeen tokens of the target
+        (0.001, 0.003, 10.0, 10.0),
+        (0.001, 0.0001, 0.0, 0.050 / 0.025),  # duo's own time
+    ],
+)
+def test_an_emulation_is_as_slow_as_its_slowest_decode(
+    monkeypatch: pytest.MonkeyPatch, target_s: float, draft_s: float, least: float, factor: float
+) -> None:
+    monkeypatch.setattr("benchmarks.emulation.time.perf_counter", Paced.now)
+    emulation = Emulation(read_machine(FOLDER / "two-cards.json")["draft-4ms"], Account(1.0))
+    contexts = [Mock(context=Paced(pace)) for pace in (target_s, draft_s)]
+    emulation.choose(Mock(target_cache=contexts[0], draft_cache=contexts[1]), least)
+    assert emulation.account.slow_down == pytest.approx(factor, abs=0.01)
+    assert [each.context.n_past for each in contexts] == [0, 0], "the caches are empty again"
+
+
+def test_a_text_that_was_disturbed_is_written_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(1.0)
+    emulation = Emulation(read_machine(FOLDER / "two-cards.json")["draft-4ms"], account)
+    late = [0.3, 0.1, 0.1]
+
+    def write(*_: object) -> Text:
+        account.add(late.pop(0), 0.2)
+        return Text("a b", 2, 9.0, dict.fromkeys(("target_ms_per_decode", "draft_ms_per_token"))
+                    | dict.fromkeys(("prompt_tokens_per_s", "first_token_s")))  # fmt: skip
+
+    monkeypatch.setattr("benchmarks.emulation.write_here", write)
+    assert emulation.write(Mock(), Mock(), Mock(), Mock()).tokens == 2
+    assert late == [0.1]
+    late[:] = 3 * [0.3]
+    with pytest.raises(DecodeError, match="took longer"):
+        emulation.write(Mock(), Mock(), Mock(), Mock())
+    assert not late
 
 
 # The judge of the policy
