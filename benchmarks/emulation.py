@@ -8,10 +8,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchmarks import servers
@@ -29,6 +30,7 @@ from duo.engine.generation import Proposers
 from duo.engine.kv_store import Cache
 from duo.engine.model_pair import ModelPair
 from duo.errors import DecodeError
+from duo.remote.drafts import RemoteDrafts
 from duo.remote.worker import DraftWorker
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import estimates_for
@@ -117,26 +119,35 @@ class Emulation:
         self.account.times.clear()
         return Proposers(controller, [slot.new_draft(estimates)])
 
-    def far(self, mode: str, engine: Engine, setup: Setup, port: int, stack: ExitStack) -> Contestant:
-        """One whose draft is in another process, behind a link with the delay; it connects to `port`."""
+    def far(
+        self, modes: Mapping[str, int | None], engine: Engine, setup: Setup, port: int, stack: ExitStack
+    ) -> list[Contestant]:
+        """Those whose draft is in another process, behind a link with the delay; it connects to `port`.
+
+        `modes`: by name, how many outcomes the draft prepares (None: as many as pay).
+        """
         remote = engine.slot.remote
-        assert remote is not None
-        remote.drafting = replace(engine.slot.drafting, schedule="async")
+        assert isinstance(remote, RemoteDrafts)
+        drafting = replace(engine.slot.drafting, schedule="async")
+        remote.drafting = drafting
         to = stack.enter_context(servers.Relay(port, self.account.slow_down * self.pair.machine.latency_s / 2)).port
         code = (
             "from benchmarks.emulation import DeviceTimes, emulate_drafts\n"
             f"emulate_drafts({self.draft_times()!r}, {self.account.slow_down!r})"
         )
         process = stack.enter_context(servers.back(setup, to, patched(code)))
-        servers.wait_until(lambda: bool(getattr(remote, "connected", ())), process)
+        servers.wait_until(lambda: bool(remote.connected), process)
 
-        def write(job: Job, stop: threading.Event) -> Run:
+        def write(branches: int | None, job: Job, stop: threading.Event) -> Run:
+            remote.drafting = replace(drafting, branches=branches)
+            for draft in remote.connected:
+                draft.estimates.branches = branches
             run = self.write(engine, Proposers(engine.slot.controller, remote=remote), job, stop)
             if process.status is not None:
                 raise DecodeError(f"the remote draft failed: {process.stderr.strip()}")
             return run
 
-        return Contestant(mode, write, n_max="auto")
+        return [Contestant(mode, partial(write, branches), n_max="auto") for mode, branches in modes.items()]
 
     def write(self, engine: Engine, sources: Proposers, job: Job, stop: threading.Event) -> Run:
         """A text, with the figures of the devices. Raises DecodeError if decodes took too long in each of several."""

@@ -6,11 +6,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from benchmarks import oracle
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
 from benchmarks.emulation import Emulation
@@ -199,6 +201,32 @@ def test_the_oracle_is_the_best_fixed_setting() -> None:
     assert best(useless, useless.texts[0], N_TOKENS).setting == OFF
     far = case(replace(MACHINE, latency_s=0.02), right=True)
     assert [name for name, _ in fixed(far, far.texts[0], 16)] == ["async"]
+
+
+RIGHT, WRONG_ = (9.0, True), (9.0, False)
+
+
+@pytest.mark.parametrize(
+    ("target_s", "draft_s", "more", "text", "settings", "ends"),
+    [
+        # The draft begins anew at the start of a verification, and so far ahead that a round trip costs nothing.
+        (8.0, 1.0, {}, (RIGHT, WRONG_), (4, 0), [(1, 8.0), (2, 16.0), (4, 24.0), (6, 32.0)]),
+        (8.0, 1.0, {"latency_s": 6.0}, (RIGHT, WRONG_), (4, 0), [(1, 8.0), (2, 16.0), (4, 24.0), (6, 32.0)]),
+        (8.0, 1.0, {"latency_s": 14.0}, (RIGHT, WRONG_), (4, 1), [(2, 16.0), (4, 31.0), (6, 46.0)]),
+        (5.0, 4.0, {}, (RIGHT,), (1, 1), [(2, 9.0), (4, 14.0), (6, 19.0)]),
+        (5.0, 4.0, {"aborts": False}, (RIGHT,), (1, 1), [(2, 9.0), (4, 14.0), (6, 21.0)]),
+        (8.0, 2.0, {}, (RIGHT,), (3, 0), [(1, 8.0), (5, 16.0), (6, 24.0)]),  # the last token needs no candidate
+    ],
+)
+def test_a_draft_that_is_told_what_comes_true(
+    target_s: float, draft_s: float, more: dict[str, Any], text: oracle.Text, settings: tuple[int, int],
+    ends: list[tuple[int, float]],
+) -> None:  # fmt: skip
+    flat = 5 * (target_s,)
+    machine = Machine(flat, draft_s, flat, draft_s, **more)
+    assert oracle.told(machine, text, *settings, n_tokens=6).ends == ends
+    assert oracle.perfect(machine, text, 6) >= 6 / ends[-1][1]
+    assert oracle.perfect(machine, (WRONG_,), 6) == pytest.approx(1 / target_s)
 
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.95])
