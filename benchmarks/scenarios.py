@@ -231,7 +231,7 @@ SCENARIOS: dict[str, Scenario] = {
         n_rounds=3, n_tokens=64,
     ),
     "gpu": gpu.Placements(
-        "Placements of target and draft on CPU and GPU", (models.ON_A_CARD,), 16, 128,
+        "Placements of target and draft on CPU and GPU", models.ON_A_CARD, 16, 96,
         contestants=gpu.contestants, baseline=gpu.CPU, bars=gpu.BARS,
     ),
 }  # fmt: skip
