@@ -139,7 +139,7 @@ class Measured:
         yield Verdict(f"{self.name}: plain over 1/T(1)", row["plain_over_1/T(1)"], 0.98, 1.0)
         for mode, planned in row["planned_over_measured"].items():
             if mode != PLAIN:
-                yield Verdict(f"{self.name}: planned over measured, {mode}", planned, 0.95, 1.05)
+                yield Verdict(f"{self.name}: planned over measured, {mode}", planned, 0.94, 1.06)
         yield verdict(f"{self.name}: every text as plain's", float(row["same_text"]), least=1.0)
         machine = self.emulation.pair.machine
         bars = _BARS.get((round(1000 * machine.target_s[0]), round(1000 * machine.draft_s)), ())
