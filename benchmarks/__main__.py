@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -105,7 +106,9 @@ def main() -> int:
 
 
 def git_commit() -> dict[str, Any]:
-    """The commit of the working tree, and whether there are uncommitted changes."""
+    """The commit of the working tree, and whether there are uncommitted changes; of a copy without git, nothing."""
+    if shutil.which("git") is None:
+        return {"commit": None, "changed": False}
     git = partial(subprocess.run, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     commit, changes = (git(["git", *words]).stdout for words in (["rev-parse", "HEAD"], ["status", "--porcelain"]))
     return {"commit": commit.strip() or None, "changed": bool(changes)}

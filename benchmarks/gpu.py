@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks import PEERS
 from benchmarks.contestants import ALONE, N_CTX, Setup, commands, duo, settings
-from benchmarks.models import ON_A_CARD, Q4_0, smollm2
+from benchmarks.models import ON_A_CARD
 from benchmarks.process import run_process
 from benchmarks.runner import Bar, Comparison, Outcome, Verdict, note, verdict
 from duo.bench.contestants import SPECULATIVE, Program
@@ -22,14 +21,14 @@ from duo.errors import DuoError
 from duo.llama.model import ModelSize, model_size
 
 CPU, OFFLOAD, CONCURRENT, NO_BRANCHES = "CPU alone", "offload", "async", "async without branches"
-OTHER, LOOKUP, WITH_LOOKUP = "other vocabulary", "lookup, CPU alone", "lookup and async"
+ON_CARD, BOTH_ON_CARD = "draft on the card", "draft and layers on the card"
 AUTO_ALONE, COLD, WARM = "no options, target alone", "no options, first run", "no options, later runs"
-SHARE = 0.3  # share of ON_A_CARD's target that fits the card; the original's card held 24 GB of 75
+SHARE = 0.3  # share of the targets ON_A_CARD that fits the card; the original's card held 24 GB of 75
 MARGIN = 1 << 30  # bytes of GPU memory left for compute buffers
 BARS = (
-    Bar(CONCURRENT, OFFLOAD, 1.75), Bar(f"{CONCURRENT}, draft on", NO_BRANCHES, 0.97), Bar(LOOKUP, CPU, 0.985),
-    Bar(WITH_LOOKUP, f"{CONCURRENT}, draft on", 0.97), Bar(OTHER, CPU, 0.97), Bar(COLD, AUTO_ALONE, 0.96),
-    Bar(WARM, AUTO_ALONE, 0.98),
+    Bar(CONCURRENT, OFFLOAD, 1.75), Bar(f"{CONCURRENT}, draft on", NO_BRANCHES, 0.97), Bar(COLD, AUTO_ALONE, 0.96),
+    Bar(WARM, AUTO_ALONE, 0.98), Bar(f"{CONCURRENT}, {ON_CARD}", f"{SPECULATIVE}, {ON_CARD}", 1.0),
+    Bar(f"{CONCURRENT}, {BOTH_ON_CARD}", f"{SPECULATIVE}, {BOTH_ON_CARD}", 1.0),
 )  # fmt: skip
 
 
@@ -65,7 +64,7 @@ def layers(setup: Setup) -> Layers | None:
     free = [card["memory_free"] for card in devices if card["kind"] in ("GPU", "IGPU")]
     if not free:
         return None
-    most = SHARE * setup.target.stat().st_size if setup.pair == ON_A_CARD else max(free)
+    most = SHARE * setup.target.stat().st_size if setup.pair in ON_A_CARD else max(free)
     target, draft = (model_size(ModelConfig(path)) for path in (setup.target, setup.draft))
     return fit(target, draft, int(min(max(free) - MARGIN, most)))
 
@@ -85,40 +84,32 @@ def fit(target: ModelSize, draft: ModelSize, card: int) -> Layers:
 
 
 def contestants(setup: Setup) -> list[Contestant]:
-    """The placements and sources of candidates to compare. One that fails is left out of the later rounds."""
+    """The placements to compare. One that fails is left out of the later rounds."""
     fitting = layers(setup)
-    place, on = ("draft on the CPU", "0") if fitting is None else ("draft on the card", "all")
-    draft = f"-md {{draft}} -ngl 0 -ngld {on}"
-    found = {
-        CPU: f"-ngl 0 {ALONE}",
-        f"sync, {place}": f"{draft} {ALONE} --schedule sync",
-        f"{NO_BRANCHES}, {place}": f"{draft} {ALONE} --schedule async --branches 0",
-        f"{CONCURRENT}, {place}": f"{draft} {ALONE} --schedule async",
-        LOOKUP: "-ngl 0",
-        f"{WITH_LOOKUP}, {place}": f"{draft} --schedule async",
-    }
+    place, on = ("draft on the CPU", "0") if fitting is None else (ON_CARD, "all")
+    placed, draft = {place: f"-ngl 0 -ngld {on}"}, f"-md {{draft}} -ngl 0 -ngld {on} {ALONE}"
+    found = {CPU: f"-ngl 0 {ALONE}", f"{NO_BRANCHES}, {place}": f"{draft} --schedule async --branches 0"}
     auto = " -ngl 0 -ngld 0"
     if fitting is not None:
-        auto, n = "", fitting.with_draft
+        auto = ""
         found |= {f"{OFFLOAD} {n}": f"-ngl {n} {ALONE}" for n in fitting.partial}
-        both = f"-md {{draft}} -ngl {n} -ngld all {ALONE} --schedule async"
-        found[f"{CONCURRENT}, draft and {n} layers on the card"] = both
-    if setup.pair == ON_A_CARD:
-        found[f"{OTHER}, {place}"] = f"-md {shlex.quote(str(smollm2(Q4_0)))} -ngl 0 -ngld {on} {ALONE}"
+        placed[BOTH_ON_CARD] = f"-ngl {fitting.with_draft} -ngld all"
+    for name, options in placed.items():
+        found |= {f"{way}, {name}": f"-md {{draft}} {options} {ALONE} --schedule {way}" for way in ("sync", CONCURRENT)}
     found |= {AUTO_ALONE: f"{ALONE}{auto}", COLD: f"-md {{draft}} --no-profile{auto}", WARM: f"-md {{draft}}{auto}"}
-    compared = [*commands(setup, found), *peers(setup, place, on)]
+    compared = [*commands(setup, found), *(each for name in placed for each in peers(setup, name, placed[name]))]
     return [replace(each, may_fail=each.name != CPU) for each in compared]
 
 
-def peers(setup: Setup, place: str, on: str) -> list[Contestant]:
-    """llama.cpp in turns, target on the CPU. None without --peers: benchmarks/peers.sh builds for the CPU alone."""
+def peers(setup: Setup, name: str, options: str) -> list[Contestant]:
+    """llama.cpp in turns. None without --peers: benchmarks/peers.sh builds for the CPU alone."""
     if setup.peers == PEERS.resolve():
         return []
-    path, placed = setup.program(SPECULATIVE), ["-b", str(N_CTX), "-ngl", "0", "-ngld", on]
+    path, placed = setup.program(SPECULATIVE), ["-b", str(N_CTX), *options.split()]
     return [
-        Contestant(f"{SPECULATIVE} {name}, {place}", Program(SPECULATIVE, path, usable_cores(), [*placed, *options]))
-        for name, options in settings().items()
-        if name.startswith("draft n=")
+        Contestant(f"{SPECULATIVE}, {name}, {each}", Program(SPECULATIVE, path, usable_cores(), [*placed, *more]))
+        for each, more in settings().items()
+        if each.startswith("draft n=")
     ]
 
 

@@ -2,10 +2,12 @@
 # Builds duo for the local GPU, creates the models, compares placements of target and draft, and prints a report.
 #
 #   benchmarks/gpu.sh [--dry-run] [options of python -m benchmarks gpu]
+#   benchmarks/gpu.sh [--dry-run] --offline DIR
 #
 #   --dry-run   print the commands without running them
+#   --offline DIR   only fill DIR with what a machine without a network needs: see benchmarks/offline.sh
 #   --pairs smollm2-f16 -r 2 -n 32   test run of a few minutes, with the demo pair; also for small GPUs
-#   --minutes M time for the rounds, without building (default: 15)
+#   --minutes M time for the rounds of each pair, without building (default: 8)
 #   --models TARGET DRAFT   other models: the target larger than the GPU memory, the draft at most a tenth of it
 #
 # BACKEND cuda (default), vulkan (AMD, Intel) or metal (the default on a Mac)
@@ -15,8 +17,8 @@
 # CMAKE_ARGS  further build options
 #
 # Needs the driver; the CUDA toolkit (nvcc), the Vulkan SDK (glslc) or Xcode's command line tools; a C and C++ compiler;
-# npm for the default models, 10 GB of disk. The first run takes about half an hour, mostly to compile. With build/gpu
-# and build/models it works offline. The report is also in build/gpu/result.md, all figures in build/gpu/result.json.
+# 20 GB of disk. The first run takes about half an hour, mostly to compile. With build/gpu and build/models it works
+# offline. The report is also in build/gpu/result.md, all figures in build/gpu/result.json.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -26,10 +28,13 @@ python=$environment/bin/python
 result=build/gpu/result.json
 
 dry_run=false
+offline=false
 options=()
 for argument in "$@"; do
     if [[ $argument == --dry-run ]]; then
         dry_run=true
+    elif [[ $argument == --offline ]]; then
+        offline=true
     else
         options+=("$argument")
     fi
@@ -48,6 +53,11 @@ fail() {
     echo "gpu.sh: $1" >&2
     $dry_run || exit 1
 }
+
+if $offline; then
+    run benchmarks/offline.sh --offline "${options[@]}"
+    exit
+fi
 
 backend=${BACKEND:-$([[ $(uname) == Darwin ]] && echo metal || echo cuda)}
 case $backend in
@@ -88,8 +98,8 @@ if [[ ! -f build/gpu/BUILT || $(<build/gpu/BUILT) != "$flags" ]]; then
     run "$python" -m pip install --quiet --upgrade pip
     # pip's wheel cache ignores build flags.
     run env CMAKE_ARGS="$flags" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(getconf _NPROCESSORS_ONLN)}" \
-        "$python" -m pip install --no-cache-dir --no-binary llama-cpp-python --editable .
+        "$python" -m pip install --no-cache-dir --no-binary llama-cpp-python --editable . "gguf>=0.19"
     $dry_run || echo "$flags" >build/gpu/BUILT
 fi
 
-run "$python" -m benchmarks gpu --minutes 15 --json "$result" ${options[@]+"${options[@]}"}
+run "$python" -m benchmarks gpu --minutes 8 --json "$result" ${options[@]+"${options[@]}"}

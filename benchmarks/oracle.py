@@ -108,7 +108,7 @@ def best(case: Case, text: Text, n_tokens: int) -> Best:
 
 
 def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]:
-    """What each setting with a draft does. A remote draft is used concurrently only, and prepares no outcomes."""
+    """What each setting with a draft does. A remote draft is used concurrently only."""
     machine = case.machine
     if not machine.latency_s:
         for k in range(1, N_MAX + 1):
@@ -117,7 +117,7 @@ def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]
     if case.quotes is not None:
         yield "lookup", case.forced(Schedule.OFF, text, n_tokens)
     yield "async", case.forced(Schedule.ASYNC, text, n_tokens)
-    if case.separate_devices and machine.branch_s and not machine.latency_s:
+    if case.separate_devices and machine.branch_s:
         yield "prepared", case.forced(Schedule.ASYNC, text, n_tokens, branches=None)
 
 
@@ -136,6 +136,37 @@ def in_turns(
         unread = 2 if accepted == k else 1
         end_s = found.seconds + seconds if load is None else load.take(found.seconds, seconds)[0]
         found.add(accepted + 1, end_s)
+    return found
+
+
+def perfect(machine: Machine, text: Text, n_tokens: int) -> float:
+    """Tokens/s of a draft that is told at the start of each verification which outcome will come true.
+
+    Both models compute at once. The target waits for a fixed number of candidates, and verifies at most another: the
+    best two for this text.
+    """
+    ks = range(min(N_MAX, len(machine.concurrent_target_s) - 1) + 1)
+    return max(told(machine, text, k, n_least, n_tokens).rate for k in ks for n_least in range(k + 1))
+
+
+def told(machine: Machine, text: Text, k: int, n_least: int, n_tokens: int) -> Replay:
+    """See perfect(): the target waits for `n_least` candidates and verifies at most `k`."""
+    draft_s, one_way_s = machine.concurrent_draft_s, machine.latency_s / 2
+    found, now, n_ready, free_s = Replay(), 0.0, 0, 0.0  # candidates, and when the draft begins the next one
+    while found.tokens < n_tokens:
+        while n_ready < n_least or free_s + draft_s + one_way_s <= now:
+            free_s, n_ready = free_s + draft_s, n_ready + 1
+            now = max(now, free_s + one_way_s)
+        n = min(k, n_ready, n_tokens - found.tokens - 1)
+        right = [text[(found.tokens + i) % len(text)][1] for i in range(n + 1)]
+        n_new = next((i for i in range(n) if not right[i]), n) + 1
+        if n_ready >= n_new and all(right[:n_new]):
+            n_ready -= n_new
+        else:  # the draft begins anew, with what will come true; an unfinished decode is in vain
+            told_s, n_ready = now + one_way_s, 0
+            free_s = max(free_s, told_s + (0.0 if machine.aborts else (free_s - told_s) % draft_s))
+        now += machine.concurrent_target_s[n]
+        found.add(n_new, now)
     return found
 
 

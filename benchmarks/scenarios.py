@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")
 DRAFT = f"-md {{draft}} {ALONE}"  # what is compared is the draft
 ONE_EACH = f"{DRAFT} -t 1 -td 1"
 OFF = "duo, lookup off"
+LEAD, NOTHING = "lead and back", "nothing prepared, 20 ms"
 WITH_HEAD, IN_TURNS = "duo with the head", "llama-speculative-simple"
 FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
 COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "with the draft, sync"
@@ -71,14 +73,23 @@ def _separate_cores(setup: Setup) -> list[Contestant]:
 
 
 def _link(setup: Setup) -> list[Contestant]:
-    alone, near, far = (servers.lead(setup, *ALONE.split()) for _ in range(3))
-    relay = setup.stack.enter_context(servers.Relay(far.port, delay_s=0.01))
-    for lead, port in ((near, near.port), (far, relay.port)):
-        setup.stack.enter_context(servers.back(setup, port))
+    """Leads and draft workers on a core each, llama.cpp's program on both cores."""
+    cores = sorted(allowed_cores())
+    pinned = [replace(setup, duo=["taskset", "-c", str(core), *setup.duo]) for core in (cores[0], cores[-1])]
+    first, last = pinned if shutil.which("taskset") else (setup, setup)
+    found = [*commands(first, {"plain": f"{ALONE} -t 1"}), *commands(setup, {"draft in a thread": ONE_EACH})]
+    found.append(servers.client("lead alone", servers.lead(first, *ALONE.split())))
+    for delay_ms, more in ((0, ""), (5, ""), (20, ""), (20, "--branches 0")):
+        lead = servers.lead(first, *f"{ALONE} {more}".split())
+        relay = setup.stack.enter_context(servers.Relay(lead.port, delay_ms / 1000))
+        setup.stack.enter_context(servers.back(last, relay.port if delay_ms else lead.port))
         servers.wait_until(lambda: lead.metric("duo:workers_connected") == 1, lead)  # noqa: B023
-    clients = {"lead alone": alone, "lead and back, loopback": near, "lead and back, 10 ms each way": far}
-    own = commands(setup, {"plain": f"{ALONE} -t 1", "draft in a thread": ONE_EACH})
-    return [*own, *(servers.client(name, lead) for name, lead in clients.items())]
+        found.append(servers.client(NOTHING if more else f"{LEAD}, {delay_ms} ms", lead))
+    if (setup.peers / SPECULATIVE).exists():
+        for n in (1, 2, 3, 4, 6, 8):
+            options = f"-md {{draft}} --spec-type draft-simple --spec-draft-n-max {n} --spec-draft-p-min 0".split()
+            found.append(Contestant(f"{IN_TURNS} n={n}", Program(SPECULATIVE, setup.program(SPECULATIVE), 2, options)))
+    return found
 
 
 def _rpc(setup: Setup) -> list[Contestant]:
@@ -179,12 +190,14 @@ SCENARIOS: dict[str, Scenario] = {
         bars=[Bar(WITH_HEAD, IN_TURNS, 0.97), Bar(WITH_HEAD, OFF, 0.97)],
     ),
     "link": Comparison(
-        "A remote draft on this machine, and one in a thread, with one thread for each model", SMOLLM2, 40,
-        contestants=_link, baseline="plain",
+        "A remote draft on this machine, also with delays of 5 and 20 ms each way, with a core for each model",
+        ("inflated-f32-far",), 8, 96, contestants=_link, baseline="plain",
         columns=("decode t/s", "speed-up", "accept %", "text as plain", "longest_gap_s"),
         bars=(
-            Bar("lead and back, loopback", "draft in a thread", 0.93), Bar("lead and back, 10 ms", "lead alone", 1.10),
-            Bar("lead alone", "plain", 0.97),
+            Bar(f"{LEAD}, 0 ms", "draft in a thread", 0.93), Bar("lead alone", "plain", 0.97),
+            Bar(f"{LEAD}, 0 ms", "lead alone", 1.0), Bar(f"{LEAD}, 5 ms", "lead alone", 1.0),
+            Bar(f"{LEAD}, 20 ms", "lead alone", 1.0), Bar(f"{LEAD}, 0 ms", IN_TURNS, 1.0),
+            Bar(f"{LEAD}, 20 ms", NOTHING, 0.99),  # 1.05 if two sequences cost the draft at most 1.25 of one
         ),
     ),
     "rpc": Comparison(
@@ -218,7 +231,7 @@ SCENARIOS: dict[str, Scenario] = {
         n_rounds=3, n_tokens=64,
     ),
     "gpu": gpu.Placements(
-        "Placements of target and draft on CPU and GPU", (models.ON_A_CARD,), 16, 128,
+        "Placements of target and draft on CPU and GPU", models.ON_A_CARD, 16, 96,
         contestants=gpu.contestants, baseline=gpu.CPU, bars=gpu.BARS,
     ),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.contestants import Setup
 from benchmarks.emulated import Account
 from benchmarks.emulation import Emulation
+from benchmarks.oracle import perfect
 from benchmarks.runner import Outcome, Scenario, Verdict, mean_rate, note, prompts_of, take, verdict
 from benchmarks.samples import FOLDER
 from benchmarks.servers import free_port
@@ -25,21 +26,25 @@ from duo.diagnose.prospects import Pair, foretell, informed, read_machine, read_
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.loading import load
+from duo.remote.messages import VERSION
 from duo.speculation.controller import Controller
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Plan, Planned, Proposal
 
 PLAIN, TURNS, BOTH, PREPARED = "plain", "sync", "async", "prepared"
+TOLD, LIMIT = "told", "limit"  # see Measured
 FIXED = "fixed k"  # taking turns with the same number of candidates in each
 PROMPTS = ("code", "letter", "story", "translation")
 _KS = ("1", "2", "3", "4", "6", "8", "auto")  # candidates that take turns verifies at most
 _FINALISTS = 2  # of those that take turns, which run with every prompt and in every round
 _N_CTX = 512
-_BARS = {  # by milliseconds of the target and of the draft; (0, 0) for two machines
-    (25, 8): ((BOTH, TURNS, 1.20), (BOTH, FIXED, 1.20), (PREPARED, BOTH, 1.10), (PREPARED, "limit", 0.75)),
-    (25, 12): ((TURNS, FIXED, 0.98),),
+_SMALL = 1.5  # times as long for two sequences: more prepare no outcomes
+_PREPARES = 3  # version of the protocol in which a remote draft prepares outcomes
+_BARS = {  # by milliseconds of the target and of the draft
+    (25, 8): ((BOTH, TURNS, 1.20), (BOTH, FIXED, 1.20), (PREPARED, BOTH, 1.10), (PREPARED, LIMIT, 0.78)),
+    (25, 12): ((TURNS, FIXED, 0.98), (PREPARED, LIMIT, 0.79)),
     (490, 25): ((PREPARED, TURNS, 1.12), (PREPARED, FIXED, 1.12), (PREPARED, PLAIN, 2.6)),
-    (0, 0): ((BOTH, TURNS, 1.25), (BOTH, FIXED, 1.25), (BOTH, PLAIN, 1.5)),
+    (303, 62): ((BOTH, TURNS, 1.25), (BOTH, FIXED, 1.25), (BOTH, PLAIN, 1.5)),
 }
 
 
@@ -91,6 +96,12 @@ class Measured:
             for trace in self.traces
         ]
 
+    def told(self) -> list[float]:
+        """By prompt: tokens/s of a draft that is told which outcome comes true, at most the limit."""
+        machine = self.emulation.pair.machine
+        found = (perfect(machine, tuple(trace.scores), len(trace.scores)) for trace in self.traces)
+        return list(map(min, found, self.limits()))
+
     def planned(self, contestant: Contestant) -> Range:
         """The forecast of `duo plan` at the acceptance that came out, over measured."""
         machine, mode, k = replace(self.emulation.pair.machine, noise=0.0), contestant.mode, contestant.n_max
@@ -105,7 +116,8 @@ class Measured:
 
     def row(self) -> dict[str, Any]:
         fastest = self.fastest()
-        rates = {mode: self.rates(contestant) for mode, contestant in fastest.items()} | {"limit": self.limits()}
+        rates = {mode: self.rates(contestant) for mode, contestant in fastest.items()}
+        rates |= {TOLD: self.told(), LIMIT: self.limits()}
         modes = list(rates)
         return {
             "machine": self.name,
@@ -127,11 +139,13 @@ class Measured:
         yield Verdict(f"{self.name}: plain over 1/T(1)", row["plain_over_1/T(1)"], 0.98, 1.0)
         for mode, planned in row["planned_over_measured"].items():
             if mode != PLAIN:
-                yield Verdict(f"{self.name}: planned over measured, {mode}", planned, 0.95, 1.05)
+                yield Verdict(f"{self.name}: planned over measured, {mode}", planned, 0.94, 1.06)
         yield verdict(f"{self.name}: every text as plain's", float(row["same_text"]), least=1.0)
         machine = self.emulation.pair.machine
-        kind = (0, 0) if self.emulation.is_far else (round(1000 * machine.target_s[0]), round(1000 * machine.draft_s))
-        for first, second, least in _BARS.get(kind, ()):
+        bars = _BARS.get((round(1000 * machine.target_s[0]), round(1000 * machine.draft_s)), ())
+        if machine.branch_s[1] < _SMALL * machine.draft_s:
+            bars += ((PREPARED, TOLD, 0.80), *(((PREPARED, FIXED, 1.40),) if self.emulation.is_far else ()))
+        for first, second, least in bars:
             yield Verdict(f"{self.name}: {first} over {second}", row["ratios"].get(f"{first} over {second}"), least)
 
 
@@ -143,7 +157,6 @@ class TwoDevices(Scenario):
         rows, verdicts, complete = list[dict[str, Any]](), list[Verdict](), True
         pairs = [("", read_pair(setup.machine))] if setup.machine else marked_pairs(setup.only)
         for name, pair in pairs:
-            note(f"{name or pair.name}, {slow_down(pair):g} times slower")
             try:
                 found = measured(setup, name or pair.name, pair)
             except KeyboardInterrupt:
@@ -164,14 +177,9 @@ def marked_pairs(only: Sequence[str] = ()) -> Iterator[tuple[str, Pair]]:
                 yield name, pair
 
 
-def slow_down(pair: Pair) -> float:
-    """How many times slower the emulation of a pair is, so that decodes of the demo pair fit its times."""
-    return (pair.two_devices or {}).get("slow_down", 1.0)
-
-
 def measured(setup: Setup, name: str, pair: Pair) -> Measured:
     """All contestants on one pair. Raises DuoError, KeyboardInterrupt."""
-    emulation, port = Emulation(pair, Account(slow_down(pair))), free_port()
+    emulation, port = Emulation(pair, Account(1.0)), free_port()
     prompts = prompts_of(setup)
     prompts = [prompt for prompt in prompts if prompt.category in PROMPTS] or prompts
     with ExitStack() as stack:
@@ -182,10 +190,14 @@ def measured(setup: Setup, name: str, pair: Pair) -> Measured:
         engine.call(lambda slot: slot.reserve(0, _N_CTX))
         texts = [engine.tokenize(prompt.text) for prompt in prompts]
         found = [engine.call(partial(traced, prompt=text, n_tokens=setup.n_tokens)) for text in texts]
+        least = (pair.two_devices or {}).get("slow_down", 0.0)
+        engine.call(partial(emulation.choose, least=least))
+        note(f"{name}: all times multiplied by {emulation.account.slow_down:g}")
         engine.call(emulation.install)
         compared = contestants(engine, emulation, likely_ks(found, emulation))
-        if emulation.is_far:  # such a draft prepares no outcomes
-            compared.append(emulation.far(BOTH, engine, setup, port, stack))
+        if emulation.is_far:
+            modes = {BOTH: 0} if VERSION < _PREPARES else {BOTH: 0, PREPARED: None}
+            compared += emulation.far(modes, engine, setup, port, stack)
         results = Results(compared)
         take_all(results, prompts, setup)
         return Measured(name, emulation, results, found)
@@ -237,21 +249,28 @@ def contestants(engine: Engine, emulation: Emulation, ks: Sequence[int]) -> list
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Two tables: rates, and what predictions and Python have to do with them."""
     pairs = [f"{BOTH} over {FIXED}", f"{BOTH} over {TURNS}", f"{PREPARED} over {BOTH}", f"{PREPARED} over {PLAIN}",
-             f"{PREPARED} over limit"]  # fmt: skip
-    modes, plans = (PLAIN, FIXED, TURNS, BOTH, PREPARED, "limit"), (TURNS, BOTH, PREPARED)
-    rates = [["machine", *modes, *pairs]]
+             f"{PREPARED} over {TOLD}", f"{PREPARED} over {LIMIT}"]  # fmt: skip
+    modes, plans = (PLAIN, FIXED, TURNS, BOTH, PREPARED, TOLD, LIMIT), (TURNS, BOTH, PREPARED)
+    rates = [["machine", "S", *modes, *pairs]]
     checks = [["machine", "plain × T(1)", *(f"plan, {mode}" for mode in plans), "texts as plain"]]
     for row in rows:
         k = {mode: f" (k={row['k'][mode]})" for mode in (FIXED, TURNS) if mode in row["k"]}
         found = row["tokens_per_s"]
         cells = [f"{found[mode]:.2f}{k.get(mode, '')}" if mode in found else "" for mode in modes]
-        rates.append([row["machine"], *cells, *(spread(row["ratios"].get(pair), 2) for pair in pairs)])
+        rates.append(
+            [
+                row["machine"],
+                f"{row['emulated']['slow_down']:g}",
+                *cells,
+                *(spread(row["ratios"].get(pair), 2) for pair in pairs),
+            ]
+        )
         planned = [spread(row["planned_over_measured"].get(mode), 2) for mode in plans]
         same = "yes" if row["same_text"] else "no"
         checks.append([row["machine"], spread(row["plain_over_1/T(1)"], 3), *planned, same])
     return [
-        "Devices are emulated: see docs/comparison.md. Tokens/s: geometric means over the prompts of the medians of "
-        "the rounds; ratios by prompt (95 % t interval).",
+        "Devices are emulated, with all times multiplied by S: see docs/comparison.md. Tokens/s: geometric means over "
+        "the prompts of the medians of the rounds; ratios by prompt (95 % t interval).",
         "", *markdown_table(rates),
         "", "Predicted over measured rates.",
         "", *markdown_table(checks),

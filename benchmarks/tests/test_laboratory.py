@@ -1,16 +1,21 @@
 """The laboratory: what it computes by itself, and its files. tests/process runs scenarios."""
 
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from benchmarks import oracle
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
+from benchmarks.emulation import Emulation
 from benchmarks.engine import Instant
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, OFF, Case, best, fixed, late
@@ -25,6 +30,7 @@ from duo.bench.rounds import Run as Text
 from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.machine import Machine
+from duo.speculation.types import Logits
 
 FLAT = (0.1,) * (N_MAX + 1)
 MACHINE = Machine(FLAT, 0.01, FLAT, 0.02, read_s=0.001, pair_s=0.012)
@@ -82,6 +88,62 @@ def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
         slow.decode([1])
 
 
+class Paced(Instant):
+    """Its decodes take `pace` seconds for each token, by a clock that each thread has for itself."""
+
+    n_branches, passed, pace = 8, threading.local(), 0.0
+
+    @classmethod
+    def now(cls) -> float:
+        return getattr(cls.passed, "s", 0.0)
+
+    def decode(self, tokens: Sequence[Any], n_rows: int = 1) -> Logits:  # noqa: ARG002
+        self.n_past += len(tokens)
+        self.passed.s = self.now() + len(tokens) * self.pace
+        return np.zeros((0, 1))
+
+    decode_each = decode
+
+
+@pytest.mark.parametrize(
+    ("paces", "least", "factor"),
+    [
+        ((0.001, 0.003), 0.0, 1.3 * 9 * 0.003 / 0.00474),  # nine sequences of the draft
+        ((0.050, 0.001), 0.0, 1.3 * 17 * 0.050 / (0.038 + 9 * 0.00225)),  # seventeen tokens of the target
+        ((0.001, 0.003), 10.0, 10.0),
+        ((0.001, 0.0001), 0.0, 0.050 / 0.025),  # duo's own time
+    ],
+)
+def test_an_emulation_is_as_slow_as_its_slowest_decode(
+    monkeypatch: pytest.MonkeyPatch, paces: tuple[float, float], least: float, factor: float
+) -> None:
+    monkeypatch.setattr("benchmarks.emulation.time.perf_counter", Paced.now)
+    emulation, caches = Emulation(read_machine(FOLDER / "two-cards.json")["draft-4ms"], Account(1.0)), []
+    for pace in paces:
+        caches.append(Mock(context=Paced()))
+        caches[-1].context.pace = pace
+    emulation.choose(Mock(target_cache=caches[0], draft_cache=caches[1]), least)
+    assert emulation.account.slow_down == pytest.approx(factor, abs=0.01)
+    assert [cache.context.n_past for cache in caches] == [0, 0], "they are empty again"
+
+
+def test_a_text_that_was_disturbed_is_written_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulation = Emulation(read_machine(FOLDER / "two-cards.json")["draft-4ms"], account := Account(1.0))
+    figures = ("target_ms_per_decode", "draft_ms_per_token", "prompt_tokens_per_s", "first_token_s")
+    took_s = [0.3, 0.1, 0.3, 0.3, 0.3]
+
+    def write(*_: object) -> Text:
+        account.add(took_s.pop(0), 0.2)
+        return Text("a b", 2, 9.0, dict.fromkeys(figures))
+
+    monkeypatch.setattr("benchmarks.emulation.write_here", write)
+    assert emulation.write(Mock(), Mock(), Mock(), Mock()).tokens == 2
+    assert len(took_s) == 3
+    with pytest.raises(DecodeError, match="took longer"):
+        emulation.write(Mock(), Mock(), Mock(), Mock())
+    assert not took_s
+
+
 # The judge of the policy
 
 
@@ -133,6 +195,30 @@ def test_the_oracle_is_the_best_fixed_setting() -> None:
     assert best(useless, useless.texts[0], N_TOKENS).setting == OFF
     far = case(replace(MACHINE, latency_s=0.02), right=True)
     assert [name for name, _ in fixed(far, far.texts[0], 16)] == ["async"]
+
+
+YES, NO = (9.0, True), (9.0, False)
+
+
+@pytest.mark.parametrize(
+    ("target_s", "draft_s", "more", "text", "settings", "ends"),
+    [
+        # The draft begins anew at the start of a verification, and so far ahead that a round trip costs nothing.
+        (8.0, 1.0, {}, (YES, NO), (4, 0), [(1, 8.0), (2, 16.0), (4, 24.0), (6, 32.0)]),
+        (8.0, 1.0, {"latency_s": 6.0}, (YES, NO), (4, 0), [(1, 8.0), (2, 16.0), (4, 24.0), (6, 32.0)]),
+        (8.0, 1.0, {"latency_s": 14.0}, (YES, NO), (4, 1), [(2, 16.0), (4, 31.0), (6, 46.0)]),
+        (5.0, 4.0, {}, (YES,), (1, 1), [(2, 9.0), (4, 14.0), (6, 19.0)]),
+        (5.0, 4.0, {"aborts": False}, (YES,), (1, 1), [(2, 9.0), (4, 14.0), (6, 21.0)]),
+        (8.0, 2.0, {}, (YES,), (3, 0), [(1, 8.0), (5, 16.0), (6, 24.0)]),  # the last token needs no candidate
+    ],
+)
+def test_a_draft_that_is_told_what_comes_true(
+    target_s: float, draft_s: float, more: Any, text: Any, settings: tuple[int, int], ends: list[tuple[int, float]]
+) -> None:
+    machine = Machine(flat := 5 * (target_s,), draft_s, flat, draft_s, **more)
+    assert oracle.told(machine, text, *settings, n_tokens=6).ends == ends
+    assert oracle.perfect(machine, text, 6) >= 6 / ends[-1][1]
+    assert oracle.perfect(machine, (NO,), 6) == pytest.approx(1 / target_s)
 
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.95])
