@@ -51,6 +51,12 @@ def inflated(file_type: int, n_ff: int) -> Path:
     return _made(f"{source.stem}-ffn-{n_ff}.gguf", lambda path: inflate(source, path, n_ff))
 
 
+def mixture(file_type: int, n_experts: int) -> Path:
+    """SmolLM2-135M with as many copies of each feed-forward layer, of which a token reads two."""
+    source = smollm2(file_type)
+    return _made(f"{source.stem}-experts-{n_experts}.gguf", lambda path: inflate(source, path, n_experts=n_experts))
+
+
 ON_A_CARD = "tinyllama-f32-on-a-card"  # any GPU holds it: see benchmarks/gpu.py
 
 Pair = tuple[Callable[[], Path], Callable[[], Path], Sequence[Path]]
@@ -66,6 +72,7 @@ PAIRS: dict[str, Pair] = {
     # Drafts that cost some 6 % and some 27 % of the target's time.
     "inflated-f16": (_LARGE_F16, _SMOL_Q4, [PROMPTS]),
     "inflated-f16-slow": (_LARGE_F16, partial(inflated, Q4_0, 21_504), [PROMPTS]),
+    "mixture-f16": (partial(mixture, F16, 16), _SMOL_Q4, [PROMPTS]),
     "tinyllama-f16": (_TINY_F16, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     "tinyllama-f32": (_TINY_F32, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     ON_A_CARD: (_TINY_F32, partial(tinyllama, Q2_K), [PROMPTS_TINYLLAMA, REPEAT_TINYLLAMA]),
