@@ -268,9 +268,7 @@ def _placement(config: ModelConfig, layers: str, names: str) -> list[str]:
     if config.devices is not None:
         found += [names, ",".join(config.devices) or "none"]
     draft = "d" if names == "-devd" else ""
-    found += [f"-ot{draft}", ",".join(config.override_tensor)] if config.override_tensor else []
-    found += [f"-ncmoe{draft}", str(config.n_cpu_moe)] if config.n_cpu_moe else []
-    found += [f"-cmoe{draft}"] * config.cpu_moe
+    found += [f"-ot{draft}", ",".join(text for _, text in config.overrides)] if config.overrides else []
     if names == "-dev":  # the programs split the draft as the target
         found += ["-sm", config.split_mode, "-mg", str(config.main_gpu)]
         found += ["-ts", ",".join(f"{share:g}" for share in config.tensor_split)] if config.tensor_split else []

@@ -9,7 +9,7 @@ from typing import Any
 
 import llama_cpp
 
-from duo.config import CACHE_TYPES, SPLIT_MODES, ContextConfig, ModelConfig
+from duo.config import CACHE_TYPES, EXPERTS, SPLIT_MODES, ContextConfig, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
@@ -18,7 +18,7 @@ from duo.llama.devices import RPC, Device, devices_for, holders
 from duo.llama.gguf_header import ASSISTANT, DAMAGED, MAX_LAYERS, GgufHeader, check_header, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.limits import failure, of_size
-from duo.llama.overrides import EXPERTS, Override, as_array, read_overrides
+from duo.llama.overrides import Override, as_array, read_overrides
 from duo.llama.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool]  # called with a share from 0 to 1; False stops the loading
@@ -28,7 +28,6 @@ _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 _KIND = re.compile(r"^blk\.(\d+)\.(ssm_|attn_k\.)")
 # llama-arch.cpp, LLM_TENSOR_LAYER_INPUT: one row is read per token, and llama.cpp keeps it on the host.
 _INPUT = re.compile(r"(token_embd|token_embd_norm|per_layer_token_embd|position_embd|token_types)\.")
-_EXPERTS = re.compile(EXPERTS)
 _COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of what a device receives, if there are several
 BRANCH_CELLS = 32  # for each branch, besides those that it shares with the text: see Context.branch
 _CELLS = 256  # of which the number of cells is a multiple
@@ -51,6 +50,7 @@ class Model(Vocabulary):
         check_header(header, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
             self.size = model_size(config, header, self.devices)
+        self._overrides = () if vocabulary_only else self.size.overrides
         self.head_kind = head_kind(header)  # EAGLE-3 or MTP, if it is a head; empty for a model
         # Whether it has a layer for multi-token prediction, which is loaded.
         loads_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP")
@@ -82,10 +82,9 @@ class Model(Vocabulary):
         self.n_offloaded = min(self.n_layer, max(0, n_given - 1)) if n_given >= 0 else self.n_layer
         on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
         # Names of what holds its layers and ends, but for single tensors of layers, and of all that holds a part of it.
-        overrides = () if vocabulary_only else self.size.overrides
-        ends = {each.device for each in overrides if not all(map(_LAYER.search, each.names))}
+        ends = {each.device for each in self._overrides if not all(map(_LAYER.search, each.names))}
         self.layer_places = frozenset({device.name for device in self.devices} | on_cpu | ends)
-        self.places = self.layer_places | {each.device for each in overrides}
+        self.places = self.layer_places | {each.device for each in self._overrides}
 
         if not vocabulary_only:
             holders.add(self)
@@ -118,7 +117,7 @@ class Model(Vocabulary):
             raise UsageError(f"tensor_split: llama.cpp supports at most {most} devices", "tensor_split")
         if config.tensor_split:
             params.tensor_split = (ctypes.c_float * most)(*config.tensor_split)
-        overrides = as_array([] if vocabulary_only else self.size.overrides)
+        overrides = as_array(self._overrides)
         params.tensor_buft_overrides = ctypes.addressof(overrides)
 
         def on_progress(share: float, _: ctypes.c_void_p) -> bool:
@@ -202,10 +201,7 @@ class ModelSize:
 
 
 def model_size(config: ModelConfig, header: GgufHeader | None = None, devices: Sequence[Device] = ()) -> ModelSize:
-    """Read the sizes from the headers of all files of the model; `header`: the first. Raises ModelError or UsageError.
-
-    `devices`: those that overrides can name.
-    """
+    """Read the sizes from all headers of a model; `header`: the first. Raises ModelError, UsageError for overrides."""
     header = header or GgufHeader(config.path)
     header.add_files(config.shards[1:])
     overrides = read_overrides(config, header, devices)
@@ -213,7 +209,7 @@ def model_size(config: ModelConfig, header: GgufHeader | None = None, devices: S
     layers, output, largest = [0] * min(header.number("block_count"), MAX_LAYERS), 0, 0
     experts, elsewhere = [0] * len(layers), dict[str, tuple[int, int]]()
     for name, size in header.tensors.items():
-        match, of_experts = _LAYER.search(name), size if _EXPERTS.search(name) else 0
+        match, of_experts = _LAYER.search(name), size if re.search(EXPERTS, name) else 0
         if match:
             largest = max(largest, size)
         if device := named.get(name):

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, repeat
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
@@ -105,7 +105,7 @@ class _Placed:
             self.n_layers = ALL_LAYERS
         devices = self._devices = devices_for(config)
         self.rooms = [Room(device.name, device.memory[0]) for device in devices]
-        if config.moved:
+        if config.overrides:
             _ = self.footprint  # checks what is moved before a model is loaded
         self.silent = [one for one in devices if one.kind == RPC and one.reported[0] == one.reported[1] > 0]
 
@@ -113,11 +113,11 @@ class _Placed:
     def footprint(self) -> "Footprint":
         """What it needs. Reads the file."""
         size = model_size(self._config, devices=self._devices)
-        buffers = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
-        cache = tuple(size.cache_bytes(self._context))
-        weights, experts = (*size.layers, size.output), (*size.experts, 0)
-        more = (experts, size.share, size.elsewhere)
-        return Footprint(self.rooms, weights, (*cache, 0), *buffers, self.n_layers, *more)
+        compute, staging = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
+        return Footprint(
+            self.rooms, (*size.layers, size.output), (*size.cache_bytes(self._context), 0), compute, staging,
+            self.n_layers, (*size.experts, 0), size.share, size.elsewhere,
+        )  # fmt: skip
 
     @property
     def required_bytes(self) -> int:
@@ -129,7 +129,7 @@ class _Placed:
         names = [name for name, n in layout.counts.items() if n]
         n_all = len(self.footprint.weights)
         on_host, _ = self.footprint.elsewhere.get(CPU, (0, 0))
-        moved = f" ({of_size(on_host)} of them on the CPU)" if on_host else ""
+        moved = f" ({of_size(on_host)} of them on the CPU)" * bool(on_host)
         return f"{self._name} {layout.n_gpu_layers} of {n_all}" + (f" on {', '.join(names)}{moved}" if names else "")
 
     def placed(self, layout: "Layout") -> ModelConfig:
@@ -140,9 +140,6 @@ class _Placed:
 
 
 # Without files and devices
-
-
-Size = TypeVar("Size", int, float)
 
 
 class Room(NamedTuple):
@@ -251,7 +248,7 @@ def _counts(sizes: Sequence[int], room_sizes: Sequence[int], overhead: int) -> l
     return counts
 
 
-def _parts(sizes: Sequence[Size], counts: Iterable[int]) -> list[Size]:
+def _parts(sizes: Sequence[int], counts: Iterable[int]) -> list[int]:
     """The sum of the layers in each room."""
     counts = list(counts)
     ends = accumulate(counts, initial=len(sizes) - sum(counts))
@@ -261,8 +258,8 @@ def _parts(sizes: Sequence[Size], counts: Iterable[int]) -> list[Size]:
 def _seconds(model: Footprint, layout: Layout, *, experts_only: bool = False) -> dict[str, float]:
     """Seconds that one token takes in each room and on the host, or those in which it reads experts."""
 
-    def read(size: int, of_experts: int) -> float:
-        return model.share * of_experts + (0 if experts_only else size - of_experts)
+    def read(size: int, of_experts: int) -> int:
+        return round(model.share * of_experts) + (0 if experts_only else size - of_experts)
 
     reads = list(map(read, model.weights, model.experts or repeat(0)))
     parts = _parts(reads, layout.counts.values())

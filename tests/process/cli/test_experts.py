@@ -104,7 +104,7 @@ def test_by_variables_and_as_a_draft(mixture: Path, dense: Path) -> None:
     assert (run.status, run.stdout) == (0, alone.stdout), run.stderr
     for variable, said in (
         ({"LLAMA_ARG_CPU_MOE": "on"}, "-cmoe: dense.gguf has no experts"),
-        ({"LLAMA_ARG_N_CPU_MOE": "3"}, "-ncmoe: dense.gguf has no experts in its first layer"),
+        ({"LLAMA_ARG_N_CPU_MOE": "3"}, "-ncmoe: dense.gguf has no experts in these layers"),
         ({"LLAMA_ARG_OVERRIDE_TENSOR": "exps=CPU"}, "-ot: no tensor of dense.gguf matches 'exps' (one is "),
     ):
         assert_refused(runner.duo("-m", dense, *TEXT, env=variable), said, status=2)
@@ -124,7 +124,7 @@ def test_by_variables_and_as_a_draft(mixture: Path, dense: Path) -> None:
         ("-ot (?!attn)*exps=CPU", "-ot: llama.cpp refuses a pattern: "),
         ("-otd exps=CPU", "-otd: no tensor of dense.gguf matches"),
         ("-cmoed", "-cmoed: dense.gguf has no experts"),
-        ("-ncmoed 1", "-ncmoed: dense.gguf has no experts in its first layer"),
+        ("-ncmoed 1", "-ncmoed: dense.gguf has no experts in these layers"),
         ("-ncmoe -1", "-ncmoe must be at least 0"),
     ],
 )
