@@ -150,15 +150,15 @@ class ModelSize:
     """Sizes of one model, in bytes unless stated otherwise."""
 
     layers: tuple[int, ...]  # weights of each layer, first to last, but for those that are elsewhere
-    experts: tuple[int, ...]  # of these, the experts'
-    share: float  # of the weights of experts: what one token reads
-    elsewhere: Mapping[str, tuple[int, int]]  # by the names of devices: weights that overrides place; the experts' part
     output: int  # weights of the output layer; of the token embedding if that is the same tensor
     largest: int  # the largest tensor of any layer
     n_bytes: int  # all weights
     cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
-    overrides: Sequence[Override] = field(compare=False)
     header: GgufHeader = field(compare=False)
+    experts: Sequence[int] = ()  # of `layers`, the experts'
+    share: float = 1.0  # of the weights of experts: what one token reads
+    elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by device: weights; of these, the experts'
+    overrides: Sequence[Override] = field(default=(), compare=False)  # which place the latter
 
     def offloaded_bytes(self, n_layers: int) -> int:
         """Weights of the last `n_layers` layers and the output, which are on devices."""
@@ -224,8 +224,8 @@ def model_size(config: ModelConfig, header: GgufHeader | None = None, devices: S
         output += header.tensors.get("token_embd.weight", 0)
     n_bytes, widths = sum(header.tensors.values()), _cache_widths(header, len(layers))
     share = header.number("expert_used_count") / max(1, header.number("expert_count"))
-    sizes = (tuple(layers), tuple(experts), share if 0 < share <= 1 else 1.0, elsewhere, output, largest, n_bytes)
-    return ModelSize(*sizes, widths, overrides, header)
+    mixture = tuple(experts), share if 0 < share <= 1 else 1.0, elsewhere, overrides
+    return ModelSize(tuple(layers), output, largest, n_bytes, widths, header, *mixture)
 
 
 def _cache_widths(header: GgufHeader, n_layer: int) -> tuple[tuple[int, int], ...]:

@@ -30,15 +30,16 @@ class Override(NamedTuple):
 
 def as_array(overrides: Sequence[Override]) -> ctypes.Array[ctypes.c_void_p]:
     """llama.h, struct llama_model_tensor_buft_override: two pointers each, and two at the end that are NULL."""
-    pointers = [(ctypes.cast(one.pattern, ctypes.c_void_p), one.buffer_type) for one in overrides]
-    return (ctypes.c_void_p * (2 * len(overrides) + 2))(*chain(*pointers))
+    patterns = (ctypes.cast(ctypes.c_char_p(one.pattern), ctypes.c_void_p).value for one in overrides)
+    pairs = zip(patterns, (one.buffer_type for one in overrides), strict=True)
+    return (ctypes.c_void_p * (2 * len(overrides) + 2))(*chain.from_iterable(pairs))
 
 
 def read_overrides(config: ModelConfig, header: GgufHeader, devices: Sequence[Device]) -> list[Override]:
     """Those of a model on these devices. Raises UsageError for what has no form, no device or no tensor."""
     lib, found = ggml(), list[Override]()
     types = {CPU: (CPU, lib.ggml_backend_cpu_buffer_type())}
-    for device in devices if config.split_mode != "tensor" else ():  # which makes one device of them
+    for device in devices if config.overrides and config.split_mode != "tensor" else ():  # one of all
         pointer = lib.ggml_backend_dev_buffer_type(device.pointer)
         types[lib.ggml_backend_buft_name(pointer).decode()] = device.name, pointer
     for parameter, text in config.overrides:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from duo.config import ContextConfig, ModelConfig
 from duo.llama.gguf_header import GgufHeader
 from duo.llama.library import supports_rpc
+from duo.llama.model import model_size
 from tests.command import assert_refused, duo
 from tests.gguf_files import tiny_llama, tiny_mixture
 from tests.serving import LeadProcess, RpcServer
@@ -19,6 +21,12 @@ TEXT = ("-p", PROMPT, "-n", "12", "--ignore-eos", "--exact", "-t", "1", "--no-pr
 LAYERS = [{f"blk.{i}.ffn_{name}_exps.weight" for name in ("gate", "up", "down")} for i in range(3)]
 EXPERTS = LAYERS[0] | LAYERS[1] | LAYERS[2]
 MIB = 1 << 20
+# Code for `before`: so much memory is free on each device, in MiB, beside the margin.
+FREE = """
+from duo.llama.devices import Device
+from duo.models.fitting import MARGIN
+Device.memory = property(lambda self: (int({}.get(self.name, 0) * 2**20) + MARGIN, 2**40))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +86,17 @@ def test_each_tensor_is_where_it_was_asked(
     output = {"output.weight", "output_norm.weight"}
     layers = output if "-ngl 1" in options else sizes.keys() - {"token_embd.weight"}
     assert n_mib == pytest.approx(sum(sizes[name] for name in (layers - on_cpu) | on_device) / MIB, abs=0.01)
+
+
+@needs_rpc
+@pytest.mark.parametrize(("options", "layers"), [("-cmoe", "4"), ("", "[0-3]")])
+def test_layers_fit_whose_experts_do_not(tmp_path: Path, server: str, options: str, layers: str) -> None:
+    mixture = tiny_mixture(tmp_path / "mixture.gguf", n_expert=32)
+    size, context = model_size(ModelConfig(mixture)), ContextConfig(257, 1, 1)  # --exact needs one more
+    needed = sum(size.layers) - sum(size.experts) + size.output + sum(size.cache_bytes(context))
+    free = {"RPC0": (needed + size.compute_bytes(context) + size.staging_bytes(context)) / MIB + 0.1}
+    run = duo("-m", mixture, *TEXT, "-c", "256", "--rpc", server, *options.split(), before=FREE.format(free))
+    assert re.search(f"target {layers} of 4", run.stderr), run.stderr
 
 
 @needs_rpc
