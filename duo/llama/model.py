@@ -81,10 +81,10 @@ class Model(Vocabulary):
         n_given = config.n_gpu_layers if self.devices else 0  # llama.cpp counts the output as one more
         self.n_offloaded = min(self.n_layer, max(0, n_given - 1)) if n_given >= 0 else self.n_layer
         on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
-        # Names of what holds its layers and ends, but for single tensors of layers, and of all that holds a part of it.
-        ends = {each.device for each in self._overrides if not all(map(_LAYER.search, each.names))}
-        self.layer_places = frozenset({device.name for device in self.devices} | on_cpu | ends)
-        self.places = self.layer_places | {each.device for each in self._overrides}
+        self.layer_places = frozenset(
+            {device.name for device in self.devices} | on_cpu
+        )  # names of what holds its layers
+        self.places = self.layer_places | {each.device for each in self._overrides}  # and single tensors of them
 
         if not vocabulary_only:
             holders.add(self)

@@ -44,6 +44,7 @@ MARGIN = 1 << 30
 _ACCEPTANCE = 0.7  # typical for a small draft of the same family
 _N_MAX, _N_AHEAD = 8, 16  # the most candidates in a batch, and tokens that the draft is ahead
 _DEVICE_BYTES_PER_S, _HOST_BYTES_PER_S = 400e9, 40e9  # the host: two channels of DDR4 or DDR5
+Seconds = Mapping[str, float]  # by room, or CPU
 _HOST_GROWTH = 1 / 7  # cost of each further token of a batch on the host, relative to one token
 
 
@@ -128,9 +129,12 @@ class _Placed:
     def summary(self, layout: "Layout") -> str:
         names = [name for name, n in layout.counts.items() if n]
         n_all = len(self.footprint.weights)
-        on_host, _ = self.footprint.elsewhere.get(CPU, (0, 0))
-        moved = f" ({of_size(on_host)} of them on the CPU)" * bool(on_host)
-        return f"{self._name} {layout.n_gpu_layers} of {n_all}" + (f" on {', '.join(names)}{moved}" if names else "")
+        more, (on_host, _) = "", self.footprint.elsewhere.get(CPU, (0, 0))
+        if on_host and names:
+            more = f" ({of_size(on_host)} of them on the CPU)"
+        elif self.n_layers is None and layout.n_gpu_layers < n_all and any(self.footprint.experts):
+            more = f" (more fit with {self._config.prefix}cpu_moe: experts on the CPU)"
+        return f"{self._name} {layout.n_gpu_layers} of {n_all}" + f" on {', '.join(names)}" * bool(names) + more
 
     def placed(self, layout: "Layout") -> ModelConfig:
         split = self._config.tensor_split
@@ -269,9 +273,7 @@ def _seconds(model: Footprint, layout: Layout, *, experts_only: bool = False) ->
     return {name: n / (_HOST_BYTES_PER_S if name == CPU else _DEVICE_BYTES_PER_S) for name, n in held.items()}
 
 
-def _rate(
-    target_s: Mapping[str, float], draft_s: Mapping[str, float], experts_s: Mapping[str, float], share: float
-) -> float:
+def _rate(target_s: Seconds, draft_s: Seconds, experts_s: Seconds, share: float) -> float:
     """The forecast rate of a pair in tokens/s, from the seconds per token in each place; `experts_s`: in the target."""
     one, token_s = sum(target_s.values()), sum(draft_s.values())
     if not (one and token_s):

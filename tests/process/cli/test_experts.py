@@ -97,6 +97,7 @@ def test_layers_fit_whose_experts_do_not(tmp_path: Path, server: str, options: s
     free = {"RPC0": (needed + size.compute_bytes(context) + size.staging_bytes(context)) / MIB + 0.1}
     run = duo("-m", mixture, *TEXT, "-c", "256", "--rpc", server, *options.split(), before=FREE.format(free))
     assert re.search(f"target {layers} of 4", run.stderr), run.stderr
+    assert ("(more fit with -cmoe: experts on the CPU)" in run.stderr) == (not options)
 
 
 @needs_rpc
