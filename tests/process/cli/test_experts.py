@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from duo import loading
 from duo.config import ContextConfig, ModelConfig
 from duo.llama.gguf_header import GgufHeader
 from duo.llama.library import supports_rpc
@@ -150,6 +151,14 @@ def test_by_variables_and_as_a_draft(mixture: Path, dense: Path) -> None:
 )
 def test_what_cannot_be_placed_is_said_in_one_line(mixture: Path, dense: Path, options: str, said: str) -> None:
     assert_refused(runner.duo("-m", mixture, "-md", dense, *TEXT, *options.split()), said, status=2)
+
+
+@pytest.mark.parametrize("options", ["-ot x$=CPU", "-otd exps=CPU"])
+def test_patterns_are_checked_before_a_model_is_loaded(
+    mixture: Path, dense: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.setattr(loading, "load_model", None)
+    assert_refused(runner.duo("-m", mixture, "-md", dense, *TEXT, *options.split()), "no tensor of", status=2)
 
 
 def test_a_lead_keeps_experts_on_the_cpu(mixture: Path, plain: bytes, tmp_path: Path) -> None:

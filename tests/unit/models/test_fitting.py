@@ -75,6 +75,7 @@ WITHOUT = replace(TARGET, weights=(*10 * [90 * M], 500 * M), elsewhere=ON_CPU)
         (WITHOUT, 1.0, 2500, (6, 5)),
         (WITHOUT, 1 / 8, 2500, (11, 0)),  # each candidate reads further experts, so that the target's layers gain more
         (MIXTURE, 1 / 8, 1050, (1, 2)),
+        (MIXTURE, 1 / 8, 2100, (1, 5)),  # it reads little, so that the draft takes a large share of the time
         (MIXTURE, 1.0, 1050, (0, 5)),
         (replace(WITHOUT, staging=1000 * M), 1.0, 3500, (6, 5)),  # experts are copied in during prefill
         (replace(WITHOUT, elsewhere=ON_CPU | {"A": (1000 * M, 0)}), 1.0, 3500, (6, 5)),
