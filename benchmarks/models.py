@@ -54,6 +54,13 @@ def inflated(file_type: int, n_ff: int) -> Path:
 # A target with the cost of a 7B in Q8_0, and drafts with those of a 0.5B and a 1.5B: see benchmarks/gpu.py.
 ON_A_CARD = ("card-7b-0.5b", "card-7b-1.5b")
 
+
+def mixture(file_type: int, n_experts: int) -> Path:
+    """SmolLM2-135M with as many copies of each feed-forward layer, of which a token reads two."""
+    source = smollm2(file_type)
+    return _made(f"{source.stem}-experts-{n_experts}.gguf", lambda path: inflate(source, path, n_experts=n_experts))
+
+
 Pair = tuple[Callable[[], Path], Callable[[], Path], Sequence[Path]]
 
 _SMOL_F32, _SMOL_F16, _SMOL_Q4 = (partial(smollm2, kind) for kind in (F32, F16, Q4_0))
@@ -69,6 +76,7 @@ PAIRS: dict[str, Pair] = {
     "inflated-f16-slow": (_LARGE_F16, partial(inflated, Q4_0, 21_504), [PROMPTS]),
     # 2.8 GB and 0.3 GB: 73 and 11 ms per token on a core each, where the memory reads 38 GB/s.
     "inflated-f32-far": (partial(inflated, F32, 12_288), partial(inflated, Q4_0, 7_680), [PROMPTS]),
+    "mixture-f16": (partial(mixture, F16, 16), _SMOL_Q4, [PROMPTS]),
     "tinyllama-f16": (_TINY_F16, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     "tinyllama-f32": (_TINY_F32, _TINY_Q4, [PROMPTS_TINYLLAMA]),
     # 7.2, 0.5 and 1.6 GB

@@ -279,6 +279,21 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True,
     return model.finish()
 
 
+def tiny_mixture(path: Path, *, seed: int = 0, depth: float = 1.0, n_layer: int = 3, n_expert: int = 4) -> Path:
+    """A Mixtral: each token reads two of the experts of each layer; vocabulary and `depth` as in `tiny_llama`."""
+    model = _Model(path, "llama", n_layer=n_layer, seed=seed)
+    model.write_attention()
+    model.add(expert_count=n_expert, expert_used_count=2)
+    model.ends(model.write_vocabulary())
+    for layer in [f"blk.{i}" for i in range(n_layer)]:
+        model.attention(layer, depth)
+        model.constant(f"{layer}.ffn_norm.weight", N_EMBD)
+        model.noises(layer, ffn_gate_inp=(n_expert, N_EMBD))
+        model.noises(layer, ffn_gate_exps=(n_expert, N_FF, N_EMBD), ffn_up_exps=(n_expert, N_FF, N_EMBD))
+        model.noise(f"{layer}.ffn_down_exps.weight", n_expert, N_EMBD, N_FF, scale=depth)
+    return model.finish()
+
+
 def tiny_step35(path: Path, *, seed: int = 0, depth: float = 1.0, n_mtp: int = 2) -> Path:
     """A Step 3.5 of two dense layers and several for multi-token prediction; the rest is as in `tiny_llama`."""
     model = _Model(path, "step35", n_layer=2 + n_mtp, seed=seed)

@@ -42,6 +42,15 @@ def test_an_inflated_model_computes_the_same(kind: int, tmp_path: Path) -> None:
     compare(tmp_path / "small.gguf", tmp_path / "large.gguf")
 
 
+@pytest.mark.parametrize("kind", [F32, Q4_0])
+def test_a_mixture_of_copies_computes_the_same(kind: int, tmp_path: Path) -> None:
+    quantize(tiny_llama(tmp_path / "f32.gguf", n_layer=2), tmp_path / "small.gguf", kind)
+    inflate(tmp_path / "small.gguf", tmp_path / "large.gguf", n_layers=3, n_experts=5)
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "large.gguf").tensors}
+    assert [*found["blk.2.ffn_down_exps.weight"].shape] == [N_FF, 64, 5]
+    compare(tmp_path / "small.gguf", tmp_path / "large.gguf")
+
+
 @pytest.mark.parametrize("kind", [F16, Q4_0])
 def test_a_real_model_writes_the_same_text(kind: int, tmp_path: Path) -> None:
     source, target = smollm2(kind), tmp_path / "large.gguf"
@@ -54,6 +63,7 @@ def test_a_real_model_writes_the_same_text(kind: int, tmp_path: Path) -> None:
     ("options", "error"),
     [
         (["--ffn", "200"], "needs a width that is a multiple of 128, and at least 2 layers"),
+        (["--experts", "1"], "a mixture has 2 experts or more"),
         (["--layers", "1"], "needs a width that is a multiple of 128, and at least 2 layers"),
         ([], "no-gate.gguf has no feed-forward layers of one width with a gate"),
     ],

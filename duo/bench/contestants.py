@@ -267,6 +267,8 @@ def _placement(config: ModelConfig, layers: str, names: str) -> list[str]:
     found = [layers, "all" if config.n_gpu_layers < 0 else str(config.n_gpu_layers)]
     if config.devices is not None:
         found += [names, ",".join(config.devices) or "none"]
+    draft = "d" if names == "-devd" else ""
+    found += [f"-ot{draft}", ",".join(text for _, text in config.overrides)] if config.overrides else []
     if names == "-dev":  # the programs split the draft as the target
         found += ["-sm", config.split_mode, "-mg", str(config.main_gpu)]
         found += ["-ts", ",".join(f"{share:g}" for share in config.tensor_split)] if config.tensor_split else []

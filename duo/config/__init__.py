@@ -24,6 +24,7 @@ from duo.config.model_config import (
     ALL_LAYERS,
     CACHE_TYPES,
     DEMO,
+    EXPERTS,
     HUB,
     SPLIT_MODES,
     ContextConfig,

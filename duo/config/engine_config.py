@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duo.config.model_config import ALL_LAYERS, CACHE_TYPES, SPLIT_MODES, ContextConfig, ModelConfig
+from duo.config.model_config import ALL_LAYERS, CACHE_TYPES, EXPERTS, SPLIT_MODES, ContextConfig, ModelConfig
 from duo.config.option import COUNT, MAX_INT, PORTS, TEXTS, Bounds, check, names, option, switch
 from duo.errors import UsageError
 
@@ -195,6 +195,25 @@ class EngineConfig:
     main_gpu: int = option(
         0, "-mg --main-gpu I $LLAMA_ARG_MAIN_GPU", "Devices", "Index of the device that the target uses with -sm none.",
         who=_ALL, bounds=COUNT)
+    override_tensor: list[str] | None = option(
+        None, "-ot --override-tensor PATTERN=TYPE,... $LLAMA_ARG_OVERRIDE_TENSOR", "Devices",
+        "Buffer type of tensors whose names match a regular expression: CPU, or that of a device of the model; may be "
+        "repeated. The first match counts, before -ncmoe and -cmoe.", who=f"{_ALL} back")
+    cpu_moe: bool = option(
+        False, "-cmoe --cpu-moe $LLAMA_ARG_CPU_MOE", "Devices",
+        "Keep all experts on the CPU, and the rest of each layer where -ngl says.", who=f"{_ALL} back")
+    n_cpu_moe: int = option(
+        0, "-ncmoe --n-cpu-moe N $LLAMA_ARG_N_CPU_MOE", "Devices", "Keep the experts of the first N layers on the CPU.",
+        who=f"{_ALL} back", bounds=COUNT)
+    draft_override_tensor: list[str] | None = option(
+        None, "-otd --override-tensor-draft --spec-draft-override-tensor PATTERN=TYPE,...", "Devices",
+        "Buffer type of tensors of the draft: as -ot.", who=_ALL)
+    draft_cpu_moe: bool = option(
+        False, "-cmoed --cpu-moe-draft --spec-draft-cpu-moe $LLAMA_ARG_SPEC_DRAFT_CPU_MOE", "Devices",
+        "Keep the draft's experts on the CPU.", who=_ALL)
+    draft_n_cpu_moe: int = option(
+        0, "-ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe N $LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+        "Devices", "Keep the experts of the draft's first N layers on the CPU.", who=_ALL, bounds=COUNT)
     rpc_servers: Sequence[str] = option(
         (), "--rpc HOST:PORT,... $LLAMA_ARG_RPC", "Devices",
         "RPC servers (duo rpc-server, or llama.cpp's) for the draft; with --rpcd, or without a draft, for the target.",
@@ -282,6 +301,12 @@ class EngineConfig:
         names = ("n_gpu_layers", "rpc_servers", "devices")
         layers, servers, devices = (getattr(self, f"{prefix}{name}") for name in names)
         more |= {"devices": None if devices is None else tuple(devices), "rpc_servers": tuple(servers or ())}
+        texts, n, every = (getattr(self, f"{prefix}{name}") for name in ("override_tensor", "n_cpu_moe", "cpu_moe"))
+        # The first that matches counts; in llama.cpp, the order of the options decides which that is.
+        patterns = [("override_tensor", one) for text in texts or () for one in text.split(",")]
+        first = "|".join(map(str, range(min(n, 512))))  # llama.cpp knows no more layers
+        patterns += [("n_cpu_moe", rf"blk\.({first}){EXPERTS}=CPU")] * (n > 0) + [("cpu_moe", f"{EXPERTS}=CPU")] * every
+        more |= {"overrides": tuple(patterns)}
         more |= {"use_mmap": self.use_mmap, "use_mlock": self.use_mlock, "rpc_timeout_s": self.rpc_timeout_s}
         n_layers = ALL_LAYERS if isinstance(layers, str) else layers
         return ModelConfig(path, n_layers, layers == "auto", prefix=prefix, **more)

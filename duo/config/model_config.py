@@ -19,6 +19,7 @@ CACHE_TYPES: dict[str, tuple[int, float]] = {
     "f32": (0, 4), "f16": (1, 2), "bf16": (30, 2), "q8_0": (8, 34 / 32), "q5_1": (7, 24 / 32), "q5_0": (6, 22 / 32),
     "q4_1": (3, 20 / 32), "q4_0": (2, 18 / 32), "iq4_nl": (20, 18 / 32),
 }  # fmt: skip
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # names of tensors: common.h, LLM_FFN_EXPS_REGEX
 SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
 
 
@@ -38,6 +39,7 @@ class ModelConfig:
     split_mode: str = "layer"  # how to split the model across devices: one of SPLIT_MODES
     tensor_split: tuple[float, ...] = ()  # proportion for each device; empty: chosen by llama.cpp
     main_gpu: int = 0  # index of the device to use with split mode none
+    overrides: tuple[tuple[str, str], ...] = ()  # of buffer types of tensors: a parameter, and PATTERN=TYPE
     heads: bool = False  # whether to load the layers for multi-token prediction, if the file has any
     chat_template: str | None = None  # instead of that of the file
     template_variables: Mapping[str, Any] = field(default_factory=dict)  # of the chat template

@@ -142,7 +142,7 @@ def _check_kind(name: str, value: Any, kind: str) -> None:
         _require(name, value, "True or False", fits=value in (True, False))
     elif kind.startswith("Mapping"):
         _require(name, value, "a dict", fits=isinstance(value, Mapping))
-    elif kind.startswith(("tuple[", "Sequence[")):
+    elif kind.startswith(("tuple[", "Sequence[", "list[")):
         _require(name, value, "a list", fits=isinstance(value, Sequence) and not isinstance(value, str))
         if "[str" in kind and (wrong := [each for each in value if not isinstance(each, str)]):
             raise UsageError(f"{name} must have texts, not {wrong[0]!r}", name)

@@ -35,6 +35,12 @@ class Settings(TypedDict, total=False):
     split_mode: str
     tensor_split: Sequence[float]
     main_gpu: int
+    override_tensor: list[str] | None
+    cpu_moe: bool
+    n_cpu_moe: int
+    draft_override_tensor: list[str] | None
+    draft_cpu_moe: bool
+    draft_n_cpu_moe: int
     rpc_servers: Sequence[str]
     draft_rpc_servers: Sequence[str] | None
     rpc_timeout_s: float

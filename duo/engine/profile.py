@@ -86,7 +86,7 @@ def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
                 devices=model.devices,
                 servers=model.rpc_servers,
                 modified_ns=[part.stat().st_mtime_ns for part in model.shards],
-                split=[model.split_mode, list(model.tensor_split), model.main_gpu],
+                split=[model.split_mode, list(model.tensor_split), model.main_gpu, *map(list, model.overrides)],
             )
             for model in models
         ),

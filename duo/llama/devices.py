@@ -65,7 +65,7 @@ def ggml() -> ctypes.CDLL:
     return library.bind(
         "ggml_backend_", reg_count="z", reg_get="pz", reg_name="sp", reg_by_name="ps", reg_get_proc_address="pps",
         dev_count="z", dev_get="pz", dev_name="sp", dev_description="sp", dev_type="ip", dev_memory="vppp",
-        dev_backend_reg="pp", register="vp",
+        dev_backend_reg="pp", register="vp", dev_buffer_type="pp", buft_name="sp", cpu_buffer_type="p",
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def _misfits(target: Model, head: Model) -> Iterator[str]:
     if len(layers) != _N_LAYERS or max(layers) > n_most:
         yield f"a head that reads layers {', '.join(map(str, layers))}: {name} has {target.n_layer}"
     own = {"token_embd.weight", "output.weight"} <= head.header.tensors.keys()
-    if not own and head.places != target.places:
+    if not own and head.layer_places != target.layer_places:
         yield f"it uses the embedding or output of {name}: {_ALIKE}"
 
 

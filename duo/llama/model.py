@@ -2,14 +2,14 @@
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import llama_cpp
 
-from duo.config import CACHE_TYPES, SPLIT_MODES, ContextConfig, ModelConfig
+from duo.config import CACHE_TYPES, EXPERTS, SPLIT_MODES, ContextConfig, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
@@ -18,6 +18,7 @@ from duo.llama.devices import RPC, Device, devices_for, holders
 from duo.llama.gguf_header import ASSISTANT, DAMAGED, MAX_LAYERS, GgufHeader, check_header, has_mtp, head_kind
 from duo.llama.lifeline import lifeline
 from duo.llama.limits import failure, of_size
+from duo.llama.overrides import Override, as_array, read_overrides
 from duo.llama.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool]  # called with a share from 0 to 1; False stops the loading
@@ -48,7 +49,8 @@ class Model(Vocabulary):
             ChatTemplate(config.chat_template or "", name="chat_template", variables=config.template_variables)
         check_header(header, vocabulary_only=vocabulary_only)
         if not vocabulary_only:
-            self.size = model_size(config, header)
+            self.size = model_size(config, header, self.devices)
+        self._overrides = () if vocabulary_only else self.size.overrides
         self.head_kind = head_kind(header)  # EAGLE-3 or MTP, if it is a head; empty for a model
         # Whether it has a layer for multi-token prediction, which is loaded.
         loads_mtp = not vocabulary_only and (config.heads or self.head_kind == "MTP")
@@ -79,7 +81,10 @@ class Model(Vocabulary):
         n_given = config.n_gpu_layers if self.devices else 0  # llama.cpp counts the output as one more
         self.n_offloaded = min(self.n_layer, max(0, n_given - 1)) if n_given >= 0 else self.n_layer
         on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
-        self.places = frozenset({device.name for device in self.devices} | on_cpu)  # names of what holds its layers
+        self.layer_places = frozenset(
+            {device.name for device in self.devices} | on_cpu
+        )  # names of what holds its layers
+        self.places = self.layer_places | {each.device for each in self._overrides}  # and single tensors of them
 
         if not vocabulary_only:
             holders.add(self)
@@ -91,7 +96,8 @@ class Model(Vocabulary):
         n, i, split = len(self.devices), self.devices.index(device), self.config.tensor_split
         share = split[i] / sum(split) if len(split) == n and any(split) else 1 / n
         caches = sum(getattr(child, "n_device_bytes", 0) for child in list(self._children))
-        return int(share * (self.size.offloaded_bytes(self.n_offloaded) + caches))
+        named, _ = self.size.elsewhere.get(device.name, (0, 0))
+        return named + int(share * (self.size.offloaded_bytes(self.n_offloaded) + caches))
 
     def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
         config, path = self.config, self.config.path
@@ -111,6 +117,8 @@ class Model(Vocabulary):
             raise UsageError(f"tensor_split: llama.cpp supports at most {most} devices", "tensor_split")
         if config.tensor_split:
             params.tensor_split = (ctypes.c_float * most)(*config.tensor_split)
+        overrides = as_array(self._overrides)
+        params.tensor_buft_overrides = ctypes.addressof(overrides)
 
         def on_progress(share: float, _: ctypes.c_void_p) -> bool:
             lifeline.beat()
@@ -125,6 +133,8 @@ class Model(Vocabulary):
         if not pointer:
             log = "\n".join(errors)
             cause = next(iter(log.partition("error loading model: ")[2].splitlines()), "no reason given")
+            if "regular expression" in cause:  # a quantifier after a look-ahead
+                raise config.error("override_tensor", f": llama.cpp refuses a pattern: {cause}")
             is_damaged = "not within the file bounds" in log or "failed to read" in log
             raise failure(path, log, needs, DAMAGED if is_damaged else f"llama.cpp cannot load it: {cause}")
         return pointer
@@ -139,12 +149,16 @@ def n_cells(config: ContextConfig) -> int:
 class ModelSize:
     """Sizes of one model, in bytes unless stated otherwise."""
 
-    layers: tuple[int, ...]  # weights of each layer, first to last
+    layers: tuple[int, ...]  # weights of each layer, first to last, but for those that are elsewhere
     output: int  # weights of the output layer; of the token embedding if that is the same tensor
     largest: int  # the largest tensor of any layer
     n_bytes: int  # all weights
     cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
     header: GgufHeader = field(compare=False)
+    experts: Sequence[int] = ()  # of `layers`, the experts'
+    share: float = 1.0  # of the weights of experts: what one token reads
+    elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by device: weights; of these, the experts'
+    overrides: Sequence[Override] = field(default=(), compare=False)  # which place the latter
 
     def offloaded_bytes(self, n_layers: int) -> int:
         """Weights of the last `n_layers` layers and the output, which are on devices."""
@@ -186,23 +200,32 @@ class ModelSize:
         return max(self.largest, *self.cache_bytes(config), 0)
 
 
-def model_size(config: ModelConfig, header: GgufHeader | None = None) -> ModelSize:
-    """Read the sizes from the headers of all files of the model; `header`: the first. Raises ModelError."""
+def model_size(config: ModelConfig, header: GgufHeader | None = None, devices: Sequence[Device] = ()) -> ModelSize:
+    """Read the sizes from all headers of a model; `header`: the first. Raises ModelError, UsageError for overrides."""
     header = header or GgufHeader(config.path)
     header.add_files(config.shards[1:])
+    overrides = read_overrides(config, header, devices)
+    named = {name: each.device for each in reversed(overrides) for name in each.names}  # the first counts
     layers, output, largest = [0] * min(header.number("block_count"), MAX_LAYERS), 0, 0
+    experts, elsewhere = [0] * len(layers), dict[str, tuple[int, int]]()
     for name, size in header.tensors.items():
-        match = _LAYER.search(name)
+        match, of_experts = _LAYER.search(name), size if re.search(EXPERTS, name) else 0
         if match:
             largest = max(largest, size)
-        if match and layers:
+        if device := named.get(name):
+            total, total_of_experts = elsewhere.get(device, (0, 0))
+            elsewhere[device] = total + size, total_of_experts + of_experts
+        elif match and layers:
             layers[min(int(match[1]), len(layers) - 1)] += size
+            experts[min(int(match[1]), len(layers) - 1)] += of_experts
         elif not _INPUT.match(name):
             output += size
-    if "output.weight" not in header.tensors:
+    if "output.weight" not in header.tensors and "token_embd.weight" not in named:
         output += header.tensors.get("token_embd.weight", 0)
     n_bytes, widths = sum(header.tensors.values()), _cache_widths(header, len(layers))
-    return ModelSize(tuple(layers), output, largest, n_bytes, widths, header)
+    share = header.number("expert_used_count") / max(1, header.number("expert_count"))
+    mixture = tuple(experts), share if 0 < share <= 1 else 1.0, elsewhere, overrides
+    return ModelSize(tuple(layers), output, largest, n_bytes, widths, header, *mixture)
 
 
 def _cache_widths(header: GgufHeader, n_layer: int) -> tuple[tuple[int, int], ...]:

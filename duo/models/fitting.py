@@ -9,10 +9,11 @@ first, across all its devices or on a single one, then the target, on all device
 target first, then the draft. The placement with the highest forecast rate is used; among equals, the first of these.
 The forecast assumes that
 
--   each token reads all weights once, at the bandwidth of the device or host that holds them (for a mixture of experts
-    this overestimates the gain from drafting); reading the KV cache costs nothing;
+-   each token reads all weights once, at the bandwidth of the device or host that holds them; of the experts, its own;
+    reading the KV cache costs nothing;
 -   devices are limited by memory bandwidth, so a batch costs as much as one token; on the host each further token adds
-    a seventh (measured on two cores);
+    a seventh (measured on two cores); a further expert that a batch reads costs as much as the first, and the tokens of
+    a batch choose their experts independently of each other;
 -   where both models share a device, or both have layers on the host, the target has priority and the draft gets the
     remaining time. If the target is only there, none remains and they run sequentially.
 
@@ -21,13 +22,14 @@ Only the ratios of the bandwidths matter, because rates are compared, not report
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import NamedTuple
 
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
+from duo.llama.build import CPU
 from duo.llama.devices import RPC, devices_for
 from duo.llama.limits import of_size, uses_host_memory
 from duo.llama.model import model_size
@@ -42,7 +44,7 @@ MARGIN = 1 << 30
 _ACCEPTANCE = 0.7  # typical for a small draft of the same family
 _N_MAX, _N_AHEAD = 8, 16  # the most candidates in a batch, and tokens that the draft is ahead
 _DEVICE_BYTES_PER_S, _HOST_BYTES_PER_S = 400e9, 40e9  # the host: two channels of DDR4 or DDR5
-_HOST = ""  # key of the host among device names
+Seconds = Mapping[str, float]  # by room, or CPU
 _HOST_GROWTH = 1 / 7  # cost of each further token of a batch on the host, relative to one token
 
 
@@ -102,27 +104,37 @@ class _Placed:
         self.n_layers = None if config.fits_layers else config.n_gpu_layers
         if config.split_mode not in ("none", "layer"):  # each layer is split
             self.n_layers = ALL_LAYERS
-        devices = devices_for(config)
+        devices = self._devices = devices_for(config)
         self.rooms = [Room(device.name, device.memory[0]) for device in devices]
+        if config.overrides:
+            _ = self.footprint  # checks what is moved before a model is loaded
         self.silent = [one for one in devices if one.kind == RPC and one.reported[0] == one.reported[1] > 0]
 
     @cached_property
     def footprint(self) -> "Footprint":
         """What it needs. Reads the file."""
-        size = model_size(self._config)
-        buffers = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
-        cache = tuple(size.cache_bytes(self._context))
-        return Footprint(self.rooms, (*size.layers, size.output), (*cache, 0), *buffers, self.n_layers)
+        size = model_size(self._config, devices=self._devices)
+        compute, staging = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
+        return Footprint(
+            self.rooms, (*size.layers, size.output), (*size.cache_bytes(self._context), 0), compute, staging,
+            self.n_layers, (*size.experts, 0), size.share, size.elsewhere,
+        )  # fmt: skip
 
     @property
     def required_bytes(self) -> int:
-        """Weights of the layers that have to be on devices."""
-        return sum(self.footprint.weights[-max(0, self.n_layers) :]) if self.rooms and self.n_layers else 0
+        """Weights of the layers that have to be on devices, and of tensors that overrides place there."""
+        named = sum(self.footprint.elsewhere.get(room.name, (0, 0))[0] for room in self.rooms)
+        return named + sum(self.footprint.weights[-max(0, self.n_layers) :]) if self.rooms and self.n_layers else 0
 
     def summary(self, layout: "Layout") -> str:
         names = [name for name, n in layout.counts.items() if n]
         n_all = len(self.footprint.weights)
-        return f"{self._name} {layout.n_gpu_layers} of {n_all}" + (f" on {', '.join(names)}" if names else "")
+        more, (on_host, _) = "", self.footprint.elsewhere.get(CPU, (0, 0))
+        if on_host and names:
+            more = f" ({of_size(on_host)} of them on the CPU)"
+        elif self.n_layers is None and layout.n_gpu_layers < n_all and any(self.footprint.experts):
+            more = f" (more fit with {self._config.prefix}cpu_moe: experts on the CPU)"
+        return f"{self._name} {layout.n_gpu_layers} of {n_all}" + f" on {', '.join(names)}" * bool(names) + more
 
     def placed(self, layout: "Layout") -> ModelConfig:
         split = self._config.tensor_split
@@ -151,6 +163,10 @@ class Footprint:
     overhead: int  # compute buffers, on each device that has a layer
     staging: int = 0  # more of them unless all layers are on devices: a tensor of the host, copied in during prefill
     n_layers: int | None = None  # that are required on devices; negative: all; None: as many as fit
+    experts: Sequence[int] = ()  # of `weights`, those of experts; empty: there are none
+    share: float = 1.0  # of the weights of experts: what a token reads
+    # By room, or CPU: weights that are there wherever their layers are, not among `weights`; of these, the experts'.
+    elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[int]:
@@ -185,7 +201,8 @@ def place(target: Footprint, draft: Footprint) -> tuple[Layout, Layout]:
 
     def merit(way: tuple[Layout, Layout]) -> tuple[int, float]:
         left = _less(_less(free, way[0]), way[1])
-        return sum(min(size, 0) for size in left.values()), _rate(_seconds(target, way[0]), _seconds(draft, way[1]))
+        seconds = _seconds(target, way[0]), _seconds(draft, way[1]), _seconds(target, way[0], experts_only=True)
+        return sum(min(size, 0) for size in left.values()), _rate(*seconds, target.share)
 
     return max(ways, key=merit)
 
@@ -209,8 +226,9 @@ def fill(model: Footprint, free: Mapping[str, int] | None = None) -> Layout:
     free = _free(model.rooms) if free is None else free
     n_layers, n_all = model.n_layers, len(sizes)
     most = n_all if n_layers is None or n_layers < 0 else min(n_layers, n_all)
-    room_sizes = [max(0, free.get(name, 0)) for name in names]
-    for overhead in (model.overhead, model.overhead + model.staging):
+    named = [model.elsewhere.get(name, (0, 0))[0] for name in names]
+    room_sizes = [max(0, free.get(name, 0) - size) for name, size in zip(names, named, strict=True)]
+    for overhead in (model.overhead, model.overhead + model.staging)[CPU in model.elsewhere :]:
         counts = _counts(sizes[n_all - most :], room_sizes, overhead)
         if sum(counts) == n_all:
             break
@@ -219,8 +237,9 @@ def fill(model: Footprint, free: Mapping[str, int] | None = None) -> Layout:
         parts = room_sizes if any(room_sizes) else [1] * len(names)
         ends = [round(most * end / sum(parts)) for end in accumulate(parts, initial=0)]
         counts = [b - a for a, b in pairwise(ends)]
-    overhead = model.overhead + (model.staging if sum(counts) < n_all else 0)
-    used = [size + (overhead if n else 0) for size, n in zip(_parts(sizes, counts), counts, strict=True)]
+    overhead = model.overhead + (model.staging if sum(counts) < n_all or CPU in model.elsewhere else 0)
+    parts = [size + own for size, own in zip(_parts(sizes, counts), named, strict=True)]
+    used = [size + (overhead if n or own else 0) for size, n, own in zip(parts, counts, named, strict=True)]
     return Layout(dict(zip(names, counts, strict=True)), dict(zip(names, used, strict=True)))
 
 
@@ -240,19 +259,30 @@ def _parts(sizes: Sequence[int], counts: Iterable[int]) -> list[int]:
     return [sum(sizes[a:b]) for a, b in pairwise(ends)]
 
 
-def _seconds(model: Footprint, layout: Layout) -> dict[str, float]:
-    """Seconds that one token takes in each room and on the host."""
-    parts = _parts(model.weights, layout.counts.values())
-    seconds = {name: part / _DEVICE_BYTES_PER_S for name, part in zip(layout.counts, parts, strict=True)}
-    return seconds | {_HOST: (sum(model.weights) - sum(parts)) / _HOST_BYTES_PER_S}
+def _seconds(model: Footprint, layout: Layout, *, experts_only: bool = False) -> dict[str, float]:
+    """Seconds that one token takes in each room and on the host, or those in which it reads experts."""
+
+    def read(size: int, of_experts: int) -> int:
+        return round(model.share * of_experts) + (0 if experts_only else size - of_experts)
+
+    reads = list(map(read, model.weights, model.experts or repeat(0)))
+    parts = _parts(reads, layout.counts.values())
+    held = dict(zip(layout.counts, parts, strict=True)) | {CPU: sum(reads) - sum(parts)}
+    for name, sizes in model.elsewhere.items():
+        held[name] = held.get(name, 0) + read(*sizes)
+    return {name: n / (_HOST_BYTES_PER_S if name == CPU else _DEVICE_BYTES_PER_S) for name, n in held.items()}
 
 
-def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float]) -> float:
-    """The forecast rate of a pair in tokens/s, from the seconds per token in each place."""
+def _rate(target_s: Seconds, draft_s: Seconds, experts_s: Seconds, share: float) -> float:
+    """The forecast rate of a pair in tokens/s, from the seconds per token in each place; `experts_s`: in the target."""
     one, token_s = sum(target_s.values()), sum(draft_s.values())
     if not (one and token_s):
         return 0.0  # a file without weights: loading it fails with a clear message
-    batches = [one + target_s[_HOST] * _HOST_GROWTH * k for k in range(_N_MAX + 1)]
+    batches = []
+    for k in range(_N_MAX + 1):
+        further = (1 - (1 - share) ** (k + 1)) / share - 1  # experts besides those of one token, relative to them
+        growing_s = k * target_s[CPU] - further * experts_s[CPU]
+        batches.append(one + _HOST_GROWTH * growing_s + further * sum(experts_s.values()))
     turns = taking_turns(batches, token_s, [[(1.0, _ACCEPTANCE)]], token_s).rate
     slowed = [(seconds, 1 - target_s.get(name, 0) / one) for name, seconds in draft_s.items() if seconds]
     if any(share <= 0 for _, share in slowed):

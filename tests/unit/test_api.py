@@ -299,7 +299,7 @@ def test_unknown_keywords(engine: duo.Engine) -> None:
 @pytest.mark.parametrize(("name", "value"), [
     ("lookup", False), ("schedule", None), ("n_ctx", "5"), ("rpc_servers", "a:1"), ("rpc_servers", 5),
     ("tensor_split", "1"), ("devices", "none"), ("cpu_range", 3), ("exact", "yes"), ("use_mmap", "off"), ("profile", 2),
-    ("chat_template_kwargs", "{}"),
+    ("chat_template_kwargs", "{}"), ("override_tensor", "exps=CPU"), ("cpu_moe", "all"), ("n_cpu_moe", 1.5),
 ])  # fmt: skip
 def test_settings_of_another_type(name: str, value: object) -> None:
     with pytest.raises(duo.UsageError, match=f"^{name} must "):

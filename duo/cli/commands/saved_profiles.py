@@ -147,7 +147,8 @@ def _place(model: KeyModel, key: Key) -> str:
         return "RPC"
     if not model.n_gpu_layers or model.devices == () or set(key.llama[2:-1]) <= {"RPC", "CPU", "BLAS"}:
         return "CPU"
-    return "GPU" if model.n_gpu_layers < 0 else f"{model.n_gpu_layers} layers on GPU"
+    moved = ", some tensors elsewhere" * bool(model.split[3:])
+    return ("GPU" if model.n_gpu_layers < 0 else f"{model.n_gpu_layers} layers on GPU") + moved
 
 
 def _threads(one: SavedProfile, key: Key) -> str:

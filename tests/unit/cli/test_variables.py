@@ -35,15 +35,15 @@ IGNORED = {
     "LLAMA_ARG_MMPROJ": "a.gguf", "LLAMA_ARG_EMBEDDINGS": "1", "LLAMA_ARG_RERANKING": "on", "LLAMA_ARG_POOLING": "mean",
     "LLAMA_ARG_ROPE_SCALING_TYPE": "yarn", "LLAMA_ARG_ROPE_FREQ_BASE": "10000", "LLAMA_ARG_STATIC_PATH": "/srv",
     "LLAMA_ARG_THINK": "none", "LLAMA_ARG_THINK_BUDGET_MESSAGE": "enough", "MTMD_BACKEND_DEVICE": "CUDA0",
-    "LLAMA_ARG_OVERRIDE_TENSOR": "exps=CPU", "LLAMA_ARG_CPU_MOE": "true", "LLAMA_ARG_N_CPU_MOE": "3",
-    "LLAMA_ARG_NO_KV_OFFLOAD": "1", "LLAMA_ARG_CONTEXT_SHIFT": "1", "LLAMA_ARG_SSL_KEY_FILE": "key.pem",
+    "LLAMA_ARG_N_CPU_FFN": "3", "LLAMA_ARG_NO_KV_OFFLOAD": "1", "LLAMA_ARG_CONTEXT_SHIFT": "1",
+    "LLAMA_ARG_SSL_KEY_FILE": "key.pem",
     "LLAMA_ARG_MODELS_DIR": "/models", "LLAMA_ARG_MODEL_URL": "https://a/b.gguf", "LLAMA_ARG_SPEC_TYPE": "ngram-mod",
     "LLAMA_ARG_CORS_ORIGINS": "*", "LLAMA_ARG_TOOLS": "all", "LLAMA_ARG_LOAD_MODE": "mlock",
 }  # fmt: skip
 # Switched off, with values that ask for what duo does anyway, of flags without effect, empty, or of other programs.
 SILENT = {
-    "LLAMA_ARG_EMBEDDINGS": "0", "LLAMA_ARG_CPU_MOE": "disabled", "LLAMA_ARG_ROPE_FREQ_BASE": "0",
-    "LLAMA_ARG_N_CPU_MOE": "0", "LLAMA_ARG_LOAD_MODE": "mmap", "LLAMA_ARG_THINK": "auto", "LLAMA_ARG_NUMA": "isolate",
+    "LLAMA_ARG_EMBEDDINGS": "0", "LLAMA_ARG_ROPE_FREQ_BASE": "0", "LLAMA_ARG_N_CPU_FFN": "0",
+    "LLAMA_ARG_LOAD_MODE": "mmap", "LLAMA_ARG_THINK": "auto", "LLAMA_ARG_NUMA": "isolate",
     "LLAMA_ARG_MMPROJ": "", "LLAMA_ARG_CACHE_REUSE": "256", "LLAMA_ARG_SPEC_TYPE": "draft-mtp", "HF_TOKEN": "hf_x",
 }  # fmt: skip
 

@@ -50,6 +50,7 @@ def test_all_that_affects_the_cost_of_a_decode_has_a_profile_of_its_own(
     ]  # fmt: skip
     places: list[dict[str, Any]] = [
         {"n_gpu_layers": 3}, {"devices": ("GPU0",)}, {"rpc_servers": ("a:1",)}, {"tensor_split": (1.0,)},
+        {"overrides": (("cpu_moe", "exps=CPU"),)}, {"overrides": (("cpu_moe", "up_exps=CPU"),)},
     ]  # fmt: skip
     machine: list[tuple[str, object]] = [
         ("usable_cores", 77), ("list_backends", ["CPU", "CUDA"]), ("system_info", "CPU : AVX512 = 1"),

@@ -1,6 +1,7 @@
 """Sizes from headers: those of tiny models, and of published ones as llama.cpp logged them."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -14,8 +15,9 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFValueType as Kind
 
 from duo.config import ContextConfig, ModelConfig
+from duo.errors import UsageError
 from duo.llama.model import Model, ModelSize, model_size
-from tests.gguf_files import N_EMBD, N_FF, WORDS, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_files import N_EMBD, N_FF, WORDS, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_mixture
 from tests.gguf_header import GgufHeader, Key, Tensor
 
 F32, MIB = 4, 1 << 20
@@ -34,7 +36,7 @@ def llama(tmp_path: Path) -> ModelSize:
 # Models that llama.cpp knows
 
 
-@pytest.mark.parametrize("make", [tiny_llama, tiny_mamba, lambda path: tiny_gemma(path, window=16)])
+@pytest.mark.parametrize("make", [tiny_llama, tiny_mamba, tiny_mixture, lambda path: tiny_gemma(path, window=16)])
 def test_sizes_agree_with_those_of_the_loaded_model(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     path = make(tmp_path / "model.gguf")
     size, model = size_of(path), Model(ModelConfig(path, n_gpu_layers=0))
@@ -53,6 +55,44 @@ def test_the_token_embedding_stays_on_the_host_and_prefill_copies_weights_or_the
     assert llama.staging_bytes(ContextConfig(64, 1, 1)) == 256 * 2 * N_EMBD * 2
     quantised = ContextConfig(64, 1, 1, type_k="q4_0", type_v="q4_0")
     assert llama.staging_bytes(quantised) == llama.largest == F32 * N_EMBD * N_FF
+
+
+def test_experts_are_counted_apart_and_what_is_elsewhere_is_not_in_a_layer(tmp_path: Path) -> None:
+    path = tiny_mixture(tmp_path / "model.gguf")
+    size, expert = size_of(path), F32 * 4 * N_EMBD * N_FF
+    assert (size.experts, size.share, size.elsewhere) == (3 * (3 * expert,), 0.5, {})
+    named = (("override_tensor", "blk.0.*_exps=CPU"), ("override_tensor", "attn_q|up_exps=CPU"))
+    moved = model_size(ModelConfig(path, overrides=named))
+    query = F32 * N_EMBD * N_EMBD
+    assert moved.experts == (0, 2 * expert, 2 * expert)
+    assert moved.elsewhere == {"CPU": (5 * expert + 3 * query, 5 * expert)}
+    assert sum(moved.layers) == sum(size.layers) - 5 * expert - 3 * query
+    output = model_size(ModelConfig(path, overrides=(("override_tensor", "^output=CPU"),)))
+    assert (output.output, output.layers) == (0, size.layers)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "n"),
+    [
+        ("exps", 9), (r"\.ffn_(up|down|gate)_exps", 9), ("blk.[0-1].*exps", 6), (r"blk\.[^0]\.ffn_up_exps", 2),
+        (r"blk\.\d{1}\.ffn_(?:up|down)_", 6), ("^output.weight$", 1), (r"blk\.(?!1\.).*_exps", 6), ("exps.?weight", 9),
+        *((wrong, 0) for wrong in (
+            "(?i)exps", "(?<!_)exps", "(?P<a>exps)", "[[:alpha:]]exps", r"(a)\1|exps", "exps*+", "exps**", "{exps",
+            "exps)", "[exps", "exps]", r"exps\Z", "[z-a]exps", "exps{2,1}", 999 * "(" + "exps" + 999 * ")",
+            5000 * "exps|", "éxps|exps",
+        )),
+    ],
+)  # fmt: skip
+def test_patterns_that_mean_the_same_to_llama_cpp(tmp_path: Path, pattern: str, n: int) -> None:
+    path = tiny_mixture(tmp_path / "model.gguf")
+    config = ModelConfig(path, n_gpu_layers=0, overrides=(("override_tensor", f"{pattern}=CPU"),))
+    if not n:
+        with pytest.raises(UsageError, match=r"^override_tensor: .* is not a regular expression"):
+            Model(config)
+        return
+    with closing(Model(config)) as model:
+        (found,) = model.size.overrides
+        assert len(found.names) == n
 
 
 def test_layers_without_attention_have_no_cache(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.llama.build import CPU
 from duo.models.fitting import MARGIN, Footprint, Room, fill, place
 
 M = 1 << 20
@@ -58,6 +59,37 @@ def test_layers_of_both_models_on_the_same_devices(
     parts = [replace(one, rooms=devices, n_layers=n) for one, n in zip((TARGET, DRAFT), asked, strict=True)]
     for found, split in zip(place(*parts), (target, draft), strict=True):
         assert (tuple(found.counts.values()), found.n_gpu_layers) == (split, sum(split))
+
+
+# Nine tenths of each layer are experts, of which a token reads a part: among the layers, or on the CPU.
+MIXTURE = replace(TARGET, experts=(*10 * [810 * M], 0))
+ON_CPU = {CPU: (8100 * M, 8100 * M)}
+WITHOUT = replace(TARGET, weights=(*10 * [90 * M], 500 * M), elsewhere=ON_CPU)
+
+
+@pytest.mark.parametrize(
+    ("target", "share", "free", "layers"),
+    [
+        (MIXTURE, 1.0, 3500, (3, 4)),  # as a dense one: most is gained by the draft
+        (WITHOUT, 1.0, 3500, (11, 5)),  # what is on the CPU needs no room
+        (WITHOUT, 1.0, 2500, (6, 5)),
+        (WITHOUT, 1 / 8, 2500, (11, 0)),  # each candidate reads further experts, so that the target's layers gain more
+        (MIXTURE, 1 / 8, 1050, (1, 2)),
+        (MIXTURE, 1 / 8, 2100, (1, 5)),  # it reads little, so that the draft takes a large share of the time
+        (MIXTURE, 1.0, 1050, (0, 5)),
+        (replace(WITHOUT, staging=1000 * M), 1.0, 3500, (6, 5)),  # experts are copied in during prefill
+        (replace(WITHOUT, elsewhere=ON_CPU | {"A": (1000 * M, 0)}), 1.0, 3500, (6, 5)),
+        (replace(WITHOUT, n_layers=-1), 1 / 8, 5000, (11, 5)),
+    ],
+)
+def test_experts_count_where_they_are_and_each_token_reads_its_own(
+    target: Footprint, share: float, free: int, layers: tuple[int, int]
+) -> None:
+    rooms = [Room("A", MARGIN + free * M)]
+    found = place(replace(target, rooms=rooms, share=share), replace(DRAFT, rooms=rooms))
+    assert tuple(layout.n_gpu_layers for layout in found) == layers
+    if layers[0] == 11:
+        assert found[0].used["A"] == 2500 * M, "weights without experts, caches, and buffers"
 
 
 # Properties
