@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from duo.config import ContextConfig, ModelConfig
-from duo.engine.contexts import warm_up
+from duo.config import MAX_BRANCHES, ContextConfig, ModelConfig
+from duo.engine.contexts import time_sequences, warm_up
 from duo.engine.cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
@@ -78,14 +78,15 @@ def draft_worker(
         def context(n_text: int) -> Context:
             n_draft = n_text if translation is None else math.ceil(MORE_TOKENS * n_text)
             n_ctx = plan.n_ctx or min(model.n_ctx_train, n_draft + plan.context.n_ctx)
-            made = Context(model, replace(plan.context, n_ctx=n_ctx))
+            n_branches = MAX_BRANCHES if translation is None else 0
+            made = Context(model, replace(plan.context, n_ctx=n_ctx, n_branches=n_branches))
             if plan.warmup:
                 warm_up(made, model, 2)
             return made
 
         name = messages.sendable(model.path.stem[:256])
         hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target))
-        yield DraftWorker(plan.lead, hello, context, translation, cores)
+        yield DraftWorker(plan.lead, hello, context, translation, cores, lambda made: time_sequences(made, model))
 
 
 class OwnWorker:

@@ -1,7 +1,7 @@
 """What is known of one draft, and the rate that it promises in each schedule."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypedDict
 
@@ -47,7 +47,7 @@ class DraftEstimates:
     draft_threads: Sequence[int] = (1,)  # to choose among, for schedule sync
     _: KW_ONLY
     name: str = "draft"
-    remote: bool = False  # the draft is on another machine: no schedule sync, and no prepared outcomes
+    remote: bool = False  # the draft is on another machine: no schedule sync; see learn_sequences()
     separate_devices: bool = False  # the draft costs the target nothing while both compute: async is the first schedule
     branches: int | None = 0  # outcomes that the draft prepares in schedule async; None: as many as pay
     aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
@@ -129,6 +129,14 @@ class DraftEstimates:
         """While it was loaded, a token in each of `n_sequences` took the draft `ratio` times as long as one token."""
         if (one_s := self.costs.alone.token_s) and not self.costs.knows(1, n_sequences):
             self.costs.alone.add(ratio * one_s, n_sequences=n_sequences)
+
+    def learn_sequences(self, seconds: Mapping[int, float], branches: int | None) -> None:
+        """A remote draft has said how long a token in each of 1, 2, … sequences takes; it may prepare `branches`."""
+        if 1 in seconds and len(seconds) > 1:
+            self.branches = branches
+            self.learn_warmup(1, seconds[1])
+            for n, each_s in seconds.items():
+                self.learn_branches(n, max(1.0, each_s / seconds[1]))
 
     def step(self, n_tokens: int, n_own: int, n_found: int) -> None:
         """The text has `n_tokens` more, `n_found` by the lookup; the draft is judged on `n_own` of them."""

@@ -13,12 +13,15 @@ import pytest
 
 from duo.config import SamplingConfig
 from duo.engine.cores import usable_cores
+from duo.engine.prepared_outcomes import PreparingDrafter
+from duo.engine.recorder import Recorder
 from duo.errors import LinkError, UsageError
 from duo.http.listener import Listener
-from duo.remote.messages import Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
+from duo.remote.messages import Ahead, Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
 from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
+from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
-from tests.fakes import N_VOCAB, FakeContext
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
 from tests.unit.remote.proxy import Proxy
@@ -131,6 +134,7 @@ def test_the_threads_of_a_draft_follow_the_free_cores_unless_the_user_has_chosen
 # What a remote draft knows of the lead's text, and how far it may draft
 
 SERIAL, EPOCH, AHEAD = 5, 2, 3
+LOOKAHEAD = Ahead(AHEAD, 0.0, CERTAIN, 0, ())
 
 
 class SavingContext(FakeContext):
@@ -170,7 +174,7 @@ def test_conversations_in_turns_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         def __iter__(self) -> Iterator[bytes]:
             for i in (0, 1, 0, 2, 1, 0):
                 text = texts[i] = [*texts[i], 9]
-                yield encode(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, text, False))
+                yield encode(Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, text, False, LOOKAHEAD))
                 known.append(context.n_past)
                 yield encode(Text(SERIAL, EPOCH, len(text), [], True))
                 until(lambda: context.n_past >= len(text))  # noqa: B023 - it ends within the loop
@@ -180,10 +184,10 @@ def test_conversations_in_turns_are_read_once(monkeypatch: pytest.MonkeyPatch) -
     assert known == [0, 0, 51, 0, 51, 52]
 
 
-def asked(*, may_draft: bool = True) -> tuple[RemoteTarget, list[Message], Mock]:
+def asked(*, may_draft: bool = True) -> tuple[RemoteTarget, list[Any], Mock]:
     """What stands for the lead of one text, what it sends, and what cancels the draft's decode."""
-    sent, cancel = list[Message](), Mock()
-    begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft)
+    sent, cancel = list[Any](), Mock()
+    begin = Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft, LOOKAHEAD)
     return RemoteTarget(begin, sent.append, cancel), sent, cancel
 
 
@@ -215,19 +219,19 @@ def test_nothing_is_sent_under_the_lock() -> None:
         update.join(timeout=30)
         assert not update.is_alive()
 
-    target = RemoteTarget(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, [*PROMPT], True), send, Mock())
-    target.publish(EPOCH, 3, Candidate(7, 1.0), 1, 0.1)
-    assert target.begin()[:2] == (EPOCH, [*PROMPT, 7])
+    begin = Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, [*PROMPT], True, LOOKAHEAD)
+    target = RemoteTarget(begin, send, Mock())
+    target.publish(0, 3, Candidate(7, 1.0), 1, 0.1)
+    assert target.begin().tokens == [*PROMPT, 7]
 
 
 def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
     target, sent, cancel = asked()
 
-    def draft(position: int, token: int, epoch: int = EPOCH) -> tuple[list[int], bool]:
+    def draft(position: int, token: int) -> tuple[list[int], bool]:
         """Draft one token: what the draft is told before, and whether its token was of use."""
         update = target.begin()
-        assert update.epoch == epoch
-        return update.tokens, target.publish(EPOCH, position, Candidate(token, 1.5), 2, 0.25)
+        return update.tokens, target.publish(update.epoch, position, Candidate(token, 1.5), 2, 0.25)
 
     assert draft(3, 1) == (PROMPT, True)
     target.update(told(3, [1]))
@@ -236,15 +240,45 @@ def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
     target.update(told(4, [5, 2]))
     assert draft(5, 7) == ([5, 2], False), "it comes late and is wrong, which the lead learns from"
     for position in range(6, 6 + AHEAD):
-        assert target.has_room
+        assert target._allows()
         draft(position, 0)
-    assert (target.has_room, cancel.call_count, len(sent)) == (False, 0, 3 + AHEAD)
+    assert (target._allows(), len(sent)) == (False, 3 + AHEAD)
+    old = target.begin()
     target.update(told(6, [], 9, serial=SERIAL - 1))
+    assert cancel.call_count == 0
     target.update(told(6, [8], EPOCH + 1))
-    assert (target.has_room, cancel.call_count) == (True, 1)
-    assert draft(7, 0, EPOCH + 1) == ([8], False), "of the old epoch"
+    assert (target._allows(), cancel.call_count) == (True, 1)
+    assert not target.publish(old.epoch, 9, Candidate(0, 1.5), 1, 0.25), "of the old epoch"
     assert len(sent) == 3 + AHEAD
+    assert draft(7, 0) == ([8], True)
+    assert sent[-1].epoch == EPOCH + 1
+    target.update(told(7, [], EPOCH + 2))
+    assert draft(7, 0) == ([], True), "the lead lacks a candidate: the draft begins again"
     with pytest.raises(LinkError, match="after 7 tokens"):
         target.update(told(8, [9], EPOCH + 2))
-    target.update(told(7, [], EPOCH + 1, may_draft=False))
-    assert not target.has_room
+    target.update(told(7, [], EPOCH + 2, may_draft=False))
+    assert not target._allows()
+
+
+OTHERS = (7, 8)
+
+
+def test_what_a_draft_prepares_is_sent_with_its_chain_and_goes_on_when_it_comes_true() -> None:
+    context = FakeContext(lambda _: 5, n_branches=2, others=lambda _: OTHERS)
+    sent, preparing = list[Any](), Ahead(6, 0.0, tuple(0.5 for _ in CERTAIN), 2, RANKS)
+    begin = Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, list(PROMPT), True, preparing)
+    target = RemoteTarget(begin, sent.append, context.cancel)
+    drafter = PreparingDrafter(context, target, Greedy(n_alternatives=2), N_VOCAB, Recorder())
+    drafter.step()
+    assert (sent[-1].token, sent[-1].alternatives, sent[-1].prepared) == (5, OTHERS, ())
+    target.update(Text(SERIAL, EPOCH, 3, [], True, n_verified=4))
+    for n in range(2):
+        drafter.step()
+        made = [(each.wrong, each.right, each.position, each.token) for each in sent[-1].prepared]
+        assert made == [(3, right, 4 + n, 5) for right in OTHERS]
+        assert (sent[-1].n_sequences, sent[-1].token, sent[-1].position) == (3, 5, 4 + n)
+    target.update(Text(SERIAL, EPOCH + 1, 3, [7], True))
+    n = len(context.batches)
+    drafter.step()
+    assert (context.tokens, context.batches[n:], context.branches) == ([*PROMPT, 7, 5, 5], [1], {})
+    assert (sent[-1].epoch, sent[-1].n_known, sent[-1].position, sent[-1].prepared) == (EPOCH + 1, 4, 6, ())
