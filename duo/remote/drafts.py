@@ -168,7 +168,7 @@ class RemoteDraft(AsyncDraft):
     def _allow(self) -> None:
         if self.measured:
             measured, self.measured = self.measured, {}
-            self.estimates.learn_sequences(measured, self._drafts.drafting.branches)
+            self.estimates.learn_sequences(measured)
         super()._allow()
 
     def end(self) -> None:

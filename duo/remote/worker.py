@@ -46,9 +46,15 @@ class RemoteTarget(CandidateQueue):
     Its epochs are its own: those of the lead are only told back. Nothing is sent under the lock: sending may block.
     """
 
-    def __init__(self, text: Begin, send: Callable[[Message], None], cancel: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        text: Begin,
+        send: Callable[[Message], None],
+        cancel: Callable[[], None],
+        recorder: Recorder | None = None,
+    ) -> None:
         """`send` sends a message to the lead; `cancel` aborts the draft's decode that has become useless."""
-        super().__init__(TokenSequence(text.tokens, text.n_vocab, judges_all=False), Recorder())
+        super().__init__(TokenSequence(text.tokens, text.n_vocab, judges_all=False), recorder or Recorder())
         self._serial, self._send, self._cancel = text.serial, send, cancel
         self._lead_epoch, self._may_draft = text.epoch, text.may_draft
         self._message: CandidateMessage | None = None

@@ -57,7 +57,7 @@ class DraftEstimates:
     def __post_init__(self) -> None:
         """Nothing is known yet."""
         if self.remote:
-            self.separate_devices, self.branches = True, 0
+            self.separate_devices = True
             self.schedules = tuple(each for each in self.schedules if each is not SYNC) or (ASYNC,)
         if self.in_turns:
             self.schedules = tuple(each for each in self.schedules if each is not ASYNC) or (SYNC,)
@@ -67,6 +67,7 @@ class DraftEstimates:
         self.bias = {schedule: Mean(value=1.0, n=4) for schedule in (SYNC, ASYNC)}
         self.n_fruitless = 0  # texts in succession whose first probe did not lead to drafting
         self.n_unscored = 0  # tokens since a candidate was last scored, those of earlier texts included
+        self.can_prepare = not self.remote  # whether the draft can prepare outcomes
         self.n_branches = 0  # outcomes to prepare now, in schedule async
         self._compared: list[int] = []  # what this number was chosen for
         self._near: dict[int, Sequence[int]] = {}  # by number of branches: of the last forecast of schedule async
@@ -130,10 +131,10 @@ class DraftEstimates:
         if (one_s := self.costs.alone.token_s) and not self.costs.knows(1, n_sequences):
             self.costs.alone.add(ratio * one_s, n_sequences=n_sequences)
 
-    def learn_sequences(self, seconds: Mapping[int, float], branches: int | None) -> None:
-        """A remote draft has said how long a token in each of 1, 2, … sequences takes; it may prepare `branches`."""
+    def learn_sequences(self, seconds: Mapping[int, float]) -> None:
+        """A remote draft that can prepare outcomes takes so long for a token in each of 1, 2, … sequences."""
         if 1 in seconds and len(seconds) > 1:
-            self.branches = branches
+            self.can_prepare = True
             self.learn_warmup(1, seconds[1])
             for n, each_s in seconds.items():
                 self.learn_branches(n, max(1.0, each_s / seconds[1]))
@@ -216,6 +217,7 @@ class DraftEstimates:
     def choose_branches(self, *, allowed: bool) -> None:
         """Choose the fewest branches that are almost the best; again only after a change of about a tenth."""
         times, curve = self.costs.concurrent, self.beside.curve(self.n_max + 1)
+        allowed = allowed and self.can_prepare
         if not allowed or self.branches is not None or not (times.token_s and curve[0]):
             self.n_branches, self._compared = self.branches or 0 if allowed else 0, []
             return
