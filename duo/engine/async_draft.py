@@ -215,7 +215,6 @@ class AsyncDraft(Proposer):
     """
 
     _queue_type = CandidateQueue
-    _longest_wait_s = math.inf  # limit of the wait for candidates in one step
     _is_remote = False  # a replay has a local draft with a latency instead
 
     def __init__(self, estimates: DraftEstimates) -> None:
@@ -256,8 +255,12 @@ class AsyncDraft(Proposer):
     def wait(self, seconds: float) -> None:
         now = self._now()
         if self._wait_ends is None:
-            self._wait_ends = now + self._longest_wait_s
+            self._wait_ends = now + self._longest_wait_s()
         self._in_vain = not self._queue.wait(self._n_proposed, min(seconds, self._wait_ends - now))
+
+    def _longest_wait_s(self) -> float:
+        """The limit of the wait for candidates in one step."""
+        return math.inf
 
     def verifies(self, n: int) -> None:
         self._queue.verifies(n)

@@ -26,6 +26,7 @@ from duo.speculation.types import Candidate, Origin, Proposal
 log = logging.getLogger("duo.remote")
 
 MAX_DRAFTS = 16  # concurrent connections
+_LATE_S = 0.1  # by which it may be late, beside a decode of the target
 STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models of which what was learned is kept
 
@@ -104,7 +105,6 @@ class RemoteDraft(AsyncDraft):
     _queue: RemoteQueue
     _queue_type = RemoteQueue
     _told: Lookahead | None = None  # with which the connection was last woken
-    _longest_wait_s = 0.1  # it may be slow for unknown reasons
     _is_remote = True
 
     def __init__(self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object]) -> None:
@@ -156,6 +156,10 @@ class RemoteDraft(AsyncDraft):
             self._told = self._lookahead
             self._drafts.calls.put(self._wake)
         return proposal
+
+    def _longest_wait_s(self) -> float:
+        # It may be slow for unknown reasons.
+        return _LATE_S + self.estimates.target.alone.seconds(1)
 
     def verifies(self, n: int) -> None:
         super().verifies(n)
