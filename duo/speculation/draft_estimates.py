@@ -208,9 +208,10 @@ class DraftEstimates:
     def _overlapped(self, acceptance: float, doubt: float, n_branches: int) -> Forecast:
         target_s, times = self.beside.curve(self.n_max + 1, doubt), self.costs.concurrent
         draft_s = [times.seconds(doubt, n) for n in range(1, n_branches + 2)]
-        latency_s = self.costs.latency_s if self.aborts else self.costs.latency_s + draft_s[-1] / 2
+        link_s = self.costs.latency_s
+        latency_s = link_s if self.aborts else link_s + draft_s[-1] / 2
         ranks, near = self.acceptance.ranks, self._near.get(n_branches, ())
-        found = overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, ranks, near)
+        found = overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, ranks, near, link_s)
         self._near[n_branches] = found.batches
         return found
 
