@@ -62,8 +62,9 @@ class Admission:
     def check(self, data: bytes, target: Fingerprint | None) -> Hello:
         """Decode and check a worker's first message; `target` is None while it loads. Raises ConnectionRejected."""
         if (version := messages.other_version(data)) is not None:
+            older = "draft worker" if version < messages.VERSION else "lead"
             versions = f"it uses protocol {version}, the lead {messages.VERSION}"
-            raise ConnectionRejected("version", f"{versions}: use the same version of duo")
+            raise ConnectionRejected("version", f"{versions}: update duo on the machine of the {older}")
         hello = _decode(data)
         if not isinstance(hello, Hello):
             raise ConnectionRejected("garbage", "its first message is not a Hello")

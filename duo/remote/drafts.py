@@ -61,6 +61,11 @@ class RemoteQueue(CandidateQueue):
             return Text(serial, epoch, position, accepted[position:], may_draft, self._n_verified, ahead)
 
     @property
+    def is_told_to_draft(self) -> bool:
+        """Whether the last order was to continue."""
+        return self._told[1]
+
+    @property
     def may_draft(self) -> bool:
         """Whether the draft may continue."""
         with self._changed:
@@ -166,8 +171,12 @@ class RemoteDraft(AsyncDraft):
         if self._lookahead.n_branches:
             self._drafts.calls.put(self._wake)
 
-    def _order(self, *, is_useless: bool) -> None:  # noqa: ARG002 - the worker finds out by itself
-        self._drafts.calls.put(self._wake)
+    def _order(self, *, is_useless: bool) -> None:
+        if is_useless or not self._queue.is_told_to_draft:  # the draft waits for it, and this thread until it is sent
+            with suppress(RuntimeError):  # the server has stopped
+                self._wake()
+        else:
+            self._drafts.calls.put(self._wake)
 
     def _allow(self) -> None:
         if self.measured:
