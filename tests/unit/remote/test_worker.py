@@ -1,5 +1,6 @@
 """DraftWorker: real connections between a lead and drafts over fakes, also over a bad network."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -99,6 +100,16 @@ def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
         assert client.pause_s >= 0.08, "to be connected is not enough"
         write(stage)
         assert client.pause_s == 0.01
+
+
+def test_neither_side_collects_small_messages_before_it_sends_them(stage: Stage) -> None:
+    """As Nagle's algorithm does, until the other side has acknowledged the last one."""
+    with drafting(stage.port) as worker:
+        stage.wait_for("joined", 1)
+        assert worker._socket is not None
+        (connection,) = stage.connections
+        sockets = worker._socket.socket, connection.transport.get_extra_info("socket")
+        assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
 
 
 @pytest.mark.parametrize("url", ["", "ws://", "ftp://a", "file:///a"])

@@ -65,6 +65,11 @@ class Stage:
         finally:
             self._listener.close()  # or its thread would outlive a test that fails
 
+    @property
+    def connections(self) -> list[Any]:
+        """The listener's, uvicorn's protocols."""
+        return list(self._listener._server.server_state.connections)
+
     def worker(self) -> ScriptedWorker:
         return ScriptedWorker(self.port)
 
