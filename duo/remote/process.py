@@ -78,7 +78,7 @@ def draft_worker(
         def context(n_text: int) -> Context:
             n_draft = n_text if translation is None else math.ceil(MORE_TOKENS * n_text)
             n_ctx = plan.n_ctx or min(model.n_ctx_train, n_draft + plan.context.n_ctx)
-            n_branches = MAX_BRANCHES if translation is None else 0
+            n_branches = MAX_BRANCHES if translation is None and not model.is_remote else 0
             made = Context(model, replace(plan.context, n_ctx=n_ctx, n_branches=n_branches))
             if plan.warmup:
                 warm_up(made, model, 2)
