@@ -117,7 +117,7 @@ def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]
     if case.quotes is not None:
         yield "lookup", case.forced(Schedule.OFF, text, n_tokens)
     yield "async", case.forced(Schedule.ASYNC, text, n_tokens)
-    if (case.separate_devices or machine.latency_s) and machine.branch_s:
+    if case.separate_devices and machine.branch_s:
         yield "prepared", case.forced(Schedule.ASYNC, text, n_tokens, branches=None)
 
 
