@@ -64,7 +64,8 @@ def draft_worker(
 
     Raises DuoError; UsageError if the model cannot draft.
     """
-    config, _ = fit(plan.model, None, replace(plan.context, n_ctx=plan.n_ctx or DEVICE_CTX), name="draft")
+    size = replace(plan.context, n_ctx=plan.n_ctx or DEVICE_CTX, n_branches=MAX_BRANCHES)
+    config, _ = fit(plan.model, None, size, name="draft")
     with ExitStack() as stack:
         target = model = stack.enter_context(closing(load(config)))
         if not model.can_roll_back:
