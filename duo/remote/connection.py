@@ -212,8 +212,7 @@ class DraftConnection:
 
     def _offer(self, message: CandidateMessage, request: RunningText, queue: RemoteQueue) -> bool:
         """Put what a decode has made into the queue. False if it is of no use."""
-        made = [token for token in (message, *message.prepared) if token.token is not None]
-        if (token := max((each.token or 0 for each in made), default=0)) >= request.n_vocab:
+        if (token := max(message.token or 0, *(each.token for each in message.prepared), 0)) >= request.n_vocab:
             raise ConnectionRejected("garbage", f"token {token} is not in the target's vocabulary")
         own = _candidate(message) if message.token is not None else None
         prepared = [(Outcome(each.wrong, each.right), each.position, _candidate(each)) for each in message.prepared]
