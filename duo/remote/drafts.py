@@ -31,11 +31,6 @@ STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models of which what was learned is kept
 
 
-def ahead_of(found: Lookahead) -> Ahead:
-    """As a message has it."""
-    return Ahead(found.n_ahead, found.least, tuple(found.accepted), found.n_branches, tuple(found.ranks))
-
-
 class RemoteQueue(CandidateQueue):
     """A queue whose candidates come through a connection: says what to send there, and takes what comes."""
 
@@ -62,7 +57,7 @@ class RemoteQueue(CandidateQueue):
             elif may_draft and (decode is None or decode.epoch != epoch):
                 self._ordered = self._now()
                 self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
-            ahead = None if is_same else ahead_of(lookahead)
+            ahead = None if is_same else Ahead.of(lookahead)
             return Text(serial, epoch, position, accepted[position:], may_draft, self._n_verified, ahead)
 
     @property

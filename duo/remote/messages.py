@@ -24,6 +24,7 @@ import msgspec
 from duo.config import MAX_BRANCHES, SamplingConfig
 from duo.errors import DuoError, LinkError
 from duo.llama.fingerprint import Fingerprint
+from duo.speculation.acceptance import Lookahead
 
 VERSION = 3
 TRY_LATER = 1013  # close code (RFC 6455, registry)
@@ -122,6 +123,15 @@ class Ahead(Message, frozen=True):
     accepted: Annotated[tuple[Share, ...], msgspec.Meta(min_length=9, max_length=36)]
     n_branches: Annotated[int, msgspec.Meta(ge=0, le=MAX_BRANCHES)]
     ranks: Annotated[tuple[Share, ...], msgspec.Meta(max_length=8)]
+
+    @staticmethod
+    def of(found: Lookahead) -> "Ahead":
+        """As a message has it."""
+        return Ahead(found.n_ahead, found.least, tuple(found.accepted), found.n_branches, tuple(found.ranks))
+
+    def lookahead(self) -> Lookahead:
+        """As the draft uses it."""
+        return Lookahead(self.n_ahead, self.least, self.accepted, self.n_branches, self.ranks)
 
 
 class Begin(TextMessage, frozen=True, tag=18):

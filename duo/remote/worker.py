@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
@@ -25,7 +24,6 @@ from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.http.guard import ROUTE
 from duo.remote import messages
 from duo.remote.messages import Alive, Begin, CandidateMessage, Hello, Message, PreparedToken, Text, Times
-from duo.speculation.acceptance import Lookahead
 from duo.speculation.constants import DEFAULT
 from duo.speculation.sampling import chooser
 from duo.speculation.sequence import TokenSequence
@@ -59,7 +57,7 @@ class RemoteTarget(CandidateQueue):
         self._lead_epoch, self._may_draft = text.epoch, text.may_draft
         self._message: CandidateMessage | None = None
         if text.ahead is not None:
-            self._lookahead = Lookahead(*msgspec.structs.astuple(text.ahead))
+            self._lookahead = text.ahead.lookahead()
         self.open()
 
     def update(self, text: Text) -> None:
@@ -76,7 +74,7 @@ class RemoteTarget(CandidateQueue):
                 sequence.restart()
             self._lead_epoch, self._may_draft = text.epoch, text.may_draft
             if text.ahead is not None:
-                self._lookahead = Lookahead(*msgspec.structs.astuple(text.ahead))
+                self._lookahead = text.ahead.lookahead()
             self._n_verified = text.n_verified if self._lookahead.n_branches else 0
             self._may_prepare = self._n_verified > 0
             is_useless = self._is_useless()

@@ -5,8 +5,8 @@ import pytest
 from duo.engine.async_draft import CandidateQueue, Drafted
 from duo.engine.proposers import Result
 from duo.engine.recorder import Recorder
-from duo.remote.drafts import RemoteQueue, ahead_of
-from duo.remote.messages import Text
+from duo.remote.drafts import RemoteQueue
+from duo.remote.messages import Ahead, Text
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Outcome
@@ -54,7 +54,7 @@ def test_a_decode_brings_no_candidate_once_the_target_has_written_the_token_that
 
 def test_an_order_has_what_is_new_and_whether_to_continue() -> None:
     queue = opened(n_ahead=1)
-    assert queue.order(1, 0.0) == Text(1, 0, 0, PROMPT, True, ahead=ahead_of(as_far_as(1)))
+    assert queue.order(1, 0.0) == Text(1, 0, 0, PROMPT, True, ahead=Ahead.of(as_far_as(1)))
     assert queue.order(1, 0.0) is None
     assert receive(queue)
     assert queue.order(1, 0.0) == Text(1, 0, NEXT, [], False)
