@@ -181,8 +181,9 @@ def test_what_a_remote_draft_has_prepared_for_the_outcome_that_came_true_is_take
         assert made.prepare(0, Outcome(1, 8), position, Candidate(token, 1.0), 1)
     assert made.offer(made.epoch, 4, Candidate(7, 1.0), n_known=2), "the draft goes on from there"
     assert pending(made) == [4, 2, 7]
-    made.commit([3])
-    assert not made.prepare(made.epoch, Outcome(1, 8), 3, Candidate(3, 1.0), 1), "it builds on what was wrong"
+    made.commit([3, 7, 9])
+    for outcome, position in ((Outcome(1, 8), 3), (Outcome(4, 9), 5)):
+        assert not made.prepare(made.epoch, outcome, position, Candidate(3, 1.0), 1), "it builds on what was wrong"
 
 
 def test_what_is_prepared_is_bounded() -> None:
