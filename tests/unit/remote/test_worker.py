@@ -3,9 +3,10 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -22,7 +23,7 @@ from duo.remote.messages import Ahead, Begin, CandidateMessage, Message, Refused
 from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
 from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
-from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext, Preparing, next_token
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
 from tests.unit.remote.proxy import Proxy
@@ -118,13 +119,26 @@ def test_urls_that_name_no_lead(url: str) -> None:
         DraftWorker(url, hello(), lambda _: FakeContext())
 
 
-def test_a_bad_network_changes_no_text(stage: Stage) -> None:
+def doubtful(n_ctx: int) -> FakeContext:
+    """Of a draft that is wrong where the token is a multiple of three, and whose second choice is right there."""
+
+    def guess(prefix: Sequence[int]) -> int:
+        return next_token(prefix) + (not next_token(prefix) % 3)
+
+    return FakeContext(guess, n_ctx=n_ctx, n_batch=64, n_branches=4, others=lambda prefix: [next_token(prefix)])
+
+
+def test_a_bad_network_changes_no_text(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where outcomes are prepared."""
+    new = partial(Preparing, 4, N_AHEAD, target=stage.drafts.costs, remote=True)
+    monkeypatch.setattr(stage.drafts, "new_estimates", lambda model: new(name=model))
     chances = {"cut": 0.05, "twice": 0.1, "spoil": 0.1}
-    n_accepted = n_texts = 0
-    with Proxy(stage.port, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
-        while not (n_accepted and chances.keys() <= proxy.counts.keys()):
+    n_accepted = n_prepared = n_texts = 0
+    with Proxy(stage.port, **chances) as proxy, drafting(proxy.port, doubtful, pause_s=0.01):
+        while not (n_accepted and n_prepared and chances.keys() <= proxy.counts.keys()):
             until(lambda: stage.drafts.connected)
             n_accepted += write(stage)
+            n_prepared += stage.writing.metrics.hits.total()
             n_texts += 1
             assert n_texts < 100, proxy.counts
 
