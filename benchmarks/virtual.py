@@ -7,15 +7,16 @@ import random
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, islice, takewhile
 
 import numpy as np
 
 from benchmarks.virtual_clock import Load, VirtualClock
+from benchmarks.virtual_link import VirtualLink
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.decoder import Decoder
-from duo.engine.generation import Generation, Proposers
+from duo.engine.generation import ConnectedDrafts, Generation, Proposers
 from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.proposers import Proposer, RunningText
@@ -87,17 +88,26 @@ def replay(
         controller.noise.disturb(machine, seed)
     if draft is not None:
         draft.learn_warmup(1, machine.draft_s)
-        for n in _WARMED if machine.branch_s and draft.branches != 0 else ():
+        warmed = _WARMED if machine.branch_s and draft.branches != 0 else ()
+        for n in warmed if not draft.remote else ():
             draft.learn_branches(n, drafting_s(machine, n) / machine.draft_s)
         if machine.latency_s:
             draft.costs.add_latency(machine.latency_s)
     prompt = [position % 2 for position in range(n_prompt)]
     target = _VirtualTarget(clock, machine)
-    local = LocalDraft(Cache(_VirtualDraft(clock, machine)), draft) if draft is not None else None
     target.append(0, prompt[:-1])
     recorder, sampler = Recorder(clock), _Sampler(candidates, n_prompt, n_tokens, seed, ranks)
+    local = link = None
+    if draft is not None and draft.remote:
+        times = {n: drafting_s(machine, n) for n in (1, *warmed)}
+        context = _VirtualDraft(clock, replace(machine, latency_s=0.0))
+        link = VirtualLink(clock, machine.latency_s, draft, context, sampler, times)
+    elif draft is not None:
+        local = LocalDraft(Cache(_VirtualDraft(clock, machine)), draft)
     others = [Quotes(quotes, n_prompt, controller.n_most)] if quotes is not None else []
-    generate(target, local, controller, prompt, n_tokens, recorder, sampler, _Verifier(), others)
+    generate(target, local, controller, prompt, n_tokens, recorder, sampler, _Verifier(), others, link)
+    if link is not None:
+        link.close()
     found = Replay(
         n_verified=[step.n_candidates for step in recorder.steps], n_contradicted=recorder.contradictions.total(),
         n_prepared=recorder.hits.total(), n_opened=recorder.n_prepared,
@@ -111,13 +121,14 @@ def replay(
 def generate(
     target: Decoder, draft: LocalDraft | None, controller: Controller | TargetAlone, prompt: Sequence[int],
     n_tokens: int, recorder: Recorder, sampler: CandidateSampler, verifier: Verifier, others: Sequence[Proposer] = (),
+    remote: ConnectedDrafts | None = None,
 ) -> None:  # fmt: skip
     """Let the engine write `n_tokens`, with one thread for each model. `others`: proposers besides the draft."""
     ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
     text = RunningText(list(prompt), ending, recorder, verifier, sampler, SamplingConfig(), target.n_vocab, mode=MODE)
     is_apart = draft is not None and draft.estimates.separate_devices
     threads = ThreadConfig(1, 1, (1,), (1, 1), separate_devices=is_apart)
-    proposers = Proposers(controller, [draft] if draft is not None else [], others=others)
+    proposers = Proposers(controller, [draft] if draft is not None else [], remote, others)
     Generation(target, text, threads, proposers).run(lambda _: None, threading.Event())
     if recorder.draft_error:
         raise RuntimeError(recorder.draft_error)

@@ -1,10 +1,12 @@
 """Replays in virtual time: what a machine of known costs does, and what a controller does on it."""
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
 from benchmarks.virtual_clock import VirtualClock
+from duo.diagnose.prospects import foretell, informed
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, Schedule
 from tests.unit.speculation.pairs import (
@@ -80,6 +82,39 @@ def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
     aborts, ends = (fixed(1, 1).replay(replace(machine, aborts=each), 0.0, 200) for each in (True, False))
     assert aborts.seconds == pytest.approx(200 * 0.55 + 200 * 0.1)
     assert ends.seconds == pytest.approx(200 * 0.55 + 0.1 + 199 * 0.15)
+
+
+# A draft on another machine
+
+# Two Macs: small batches take the draft little longer than one token; it is a GPU, which cannot abort a decode.
+FAR = Machine(
+    [0.303 + 0.004 * n for n in range(17)], 0.062, [0.303 + 0.004 * n for n in range(17)], 0.062, 0.008,
+    branch_s=[0.062 + 0.008 * n for n in range(9)], latency_s=0.02, aborts=False,
+)  # fmt: skip
+
+
+def test_the_first_candidate_after_a_rejection_comes_after_a_round_trip() -> None:
+    """The draft is always wrong: each token costs a round trip, a token of the draft and a decode of the target."""
+    found = fixed(1, 1, remote=True).replay(replace(FAR, branch_s=(), aborts=True), 0.0, 200)
+    assert found.seconds / 200 == pytest.approx(FAR.target_s[1] + 0.02 + 0.062, rel=0.02)
+
+
+@pytest.mark.parametrize(("acceptance", "delay_s"), [(0.6, 0.03), (0.75, 0.001)])
+def test_outcomes_prepared_over_a_link_are_worth_what_was_foretold(acceptance: float, delay_s: float) -> None:
+    machine = replace(FAR, latency_s=2 * delay_s)
+    rates = [fmean(prepared(machine, acceptance, 1000, n, seed=i).rate for i in range(4)) for n in (0, None)]
+    prospects = foretell(informed(machine, acceptance, 16), constant=True, prepares=True)
+    assert prospects.prepared is not None
+    foretold = [prospects.found[Schedule.ASYNC].rate, prospects.prepared.rate]
+    assert rates == [pytest.approx(rate, rel=0.06) for rate in foretold]
+    assert rates[1] > 1.05 * rates[0]
+
+
+def test_a_worker_whose_device_does_several_sequences_badly_prepares_none() -> None:
+    slow = replace(FAR, branch_s=[0.062 * n for n in range(1, 10)])
+    found = prepared(slow, 0.75, 1000, None)
+    assert found.n_opened == 0
+    assert found.rate == prepared(slow, 0.75, 1000, 0).rate
 
 
 # Outcomes prepared

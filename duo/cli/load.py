@@ -90,8 +90,9 @@ def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection:
     if slot.in_turns and config.schedule == "async":
         warn("--schedule async has no effect: a head that shares the context or the cache of the target takes turns")
     in_order = draft is not None and slot.can_speculate and config.schedule in ("auto", "async")
-    if config.branches and not (in_order and slot.translation is None and not slot.uses_head and not is_rejection):
-        needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
+    can_prepare = slot.remote is not None or (in_order and slot.translation is None and not slot.uses_head)
+    if config.branches and (is_rejection or not can_prepare):
+        needed = "the schedule async and a draft that can roll back and has the target's vocabulary"
         warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")
 
 

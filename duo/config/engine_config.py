@@ -133,8 +133,8 @@ class EngineConfig:
         None, "--branches N|auto (auto)", "Drafting",
         "Number of likely outcomes of a verification that the draft prepares while the target verifies (schedule "
         "async), each in a branch: a sequence of its own in the draft's KV cache. It helps a draft on hardware of its "
-        "own; auto: as many as pay, often none. There are none for remote and RPC drafts, for a draft with another "
-        "vocabulary, and with --verify rejection.", who=_DRAFTED, spellings=_AUTO,
+        "own, also on another machine (duo back); auto: as many as pay, often none. There are none for RPC drafts, "
+        "heads and drafts with another vocabulary, and with --verify rejection.", who=_DRAFTED, spellings=_AUTO,
         bounds=Bounds(0, MAX_BRANCHES, "each is one more token of every decode of the draft"))
     lookup: str = option(
         "auto", "--lookup", "Drafting",

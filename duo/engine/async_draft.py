@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from duo.engine.drafter import DraftUpdate
 from duo.engine.proposers import Proposer, Result, RunningText
@@ -37,7 +37,12 @@ class Drafted(NamedTuple):
     seconds: float
     n_sequences: int = 1  # decoded at once
     latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
-    is_useful: bool = True  # whether the sequence has taken it, for a remote draft
+    is_useful: bool = True  # whether the sequence has taken it, for a remote draft,
+    n_prepared: int = 0  # outcomes that the decode continued for it,
+    n_opened: int = 0  # and of these new ones
+
+
+Prepared: TypeAlias = tuple[Outcome, int, Candidate]  # an outcome, and a token for a position after it
 
 
 class State(NamedTuple):
@@ -154,22 +159,27 @@ class CandidateQueue:
         candidate: Candidate | None,
         n_tokens: int,
         seconds: float,
-        branches: Iterable[tuple[Outcome, int, Candidate]] = (),
+        branches: Iterable[Prepared] = (),
         *,
         more: bool = True,
     ) -> bool:
         """See TargetSide. `branches`: what the same decode made of these. `more`: there is more to do beside it."""
         with self._changed:
             sequence, decode = self._sequence, self._decode
-            for outcome, at, branch_candidate in branches:
-                sequence.prepare(epoch, outcome, at, branch_candidate)
+            prepared = [branch for branch in branches if sequence.prepare(epoch, *branch)]
             is_useful = candidate is not None and sequence.offer(epoch, position, candidate)
             more = is_useful or (more and epoch == sequence.epoch)
             self._may_prepare = self._n_verified > 0 and (self._may_prepare or more)
             self._decode = None
             self._drafted.append(Drafted(n_tokens, seconds, decode.n_sequences if decode is not None else 1))
             self._notify()
+            if candidate is not None and epoch != sequence.epoch:
+                candidate = None
+            self._publish(position, candidate, prepared)
             return is_useful
+
+    def _publish(self, position: int, candidate: Candidate | None, prepared: Sequence[Prepared]) -> None:
+        """What a decode has made and is of use is pending or prepared now. Called under the lock."""
 
     def rest(self) -> None:
         """The draft has found nothing to do."""
@@ -205,7 +215,6 @@ class AsyncDraft(Proposer):
     """
 
     _queue_type = CandidateQueue
-    _longest_wait_s = math.inf  # limit of the wait for candidates in one step
     _is_remote = False  # a replay has a local draft with a latency instead
 
     def __init__(self, estimates: DraftEstimates) -> None:
@@ -246,19 +255,22 @@ class AsyncDraft(Proposer):
     def wait(self, seconds: float, expected: Sequence[Candidate] = ()) -> None:  # noqa: ARG002 - see LocalDraft
         now = self._now()
         if self._wait_ends is None:
-            self._wait_ends = now + self._longest_wait_s
+            self._wait_ends = now + self._longest_wait_s()
         self._in_vain = not self._queue.wait(self._n_proposed, min(seconds, self._wait_ends - now))
+
+    def _longest_wait_s(self) -> float:
+        """The limit of the wait for candidates in one step."""
+        return math.inf
 
     def verifies(self, n: int) -> None:
         self._queue.verifies(n)
 
     def commit(self, results: Sequence[Result]) -> None:
         result = results[0]
-        self._look()
         is_own = result.is_usual and result.draft == self.estimates.name
         scores, is_useless = self._queue.commit(result.tokens, result.n_candidates if is_own else 0)
-        if is_useless:
-            self._cancel()
+        self._order(is_useless=is_useless)  # before anything else: see tests/unit/remote
+        self._look()
         if not result.is_looked_up:
             self.estimates.learn_scores(scores)
         for position, rank, prepared in self._sequence.contradictions:
@@ -277,8 +289,8 @@ class AsyncDraft(Proposer):
     def _learn_drafted(self, drafted: Drafted) -> None:
         self.estimates.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
 
-    def _cancel(self) -> None:
-        """Abort the draft's current decode, which is of no use."""
+    def _order(self, *, is_useless: bool) -> None:
+        """There is news for the draft; `is_useless`: its current decode is of no use."""
 
     def _next_s(self, state: State) -> float:
         """Seconds until the next candidate is expected; infinity: never."""

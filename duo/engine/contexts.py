@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -145,13 +145,22 @@ def time_draft(context: Decoder, model: Model, threads: ThreadConfig, estimates:
                 context.set_threads(n_threads, n_threads)
                 estimates.learn_warmup(n_threads, _time_token(context, model))
         context.set_threads(threads.concurrent[1], threads.concurrent[1])
-        unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not estimates.costs.knows(1, n)]
-        one_s = _time_token(context, model) if unknown else 0.0
+        unknown = [n for n in N_SEQUENCES if not estimates.costs.knows(1, n)]
+        times = time_sequences(context, model, unknown)
         for n in unknown:
-            seconds = _time_token(context, model, n)
-            estimates.learn_branches(n, seconds / one_s)
-            if seconds > _MAX_BRANCHED_S:
-                return
+            if n in times:
+                estimates.learn_branches(n, times[n] / times[1])
+
+
+def time_sequences(context: Decoder, model: Model, numbers: Sequence[int] = N_SEQUENCES) -> dict[int, float]:
+    """Seconds for a token in each of so many sequences, and of one, as far as there are branches and time for it."""
+    found, several = dict[int, float](), [n for n in numbers if n - 1 <= context.n_branches]
+    with _trying():
+        for n in [1, *several] if several else ():
+            found[n] = _time_token(context, model, n)
+            if n > 1 and found[n] > _MAX_BRANCHED_S:
+                break
+    return found
 
 
 def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:

@@ -149,8 +149,9 @@ class LocalDraft(AsyncDraft):
     def _next_s(self, state: State) -> float:
         return self.estimates.next_s if self.estimates.schedule is Schedule.SYNC else super()._next_s(state)
 
-    def _cancel(self) -> None:
-        self._context.cancel()
+    def _order(self, *, is_useless: bool) -> None:
+        if is_useless:
+            self._context.cancel()
 
     def _learn_drafted(self, drafted: Drafted) -> None:
         # The time of a token drafted during a change of schedule is not representative.

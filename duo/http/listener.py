@@ -316,6 +316,8 @@ def _bind(host: str, port: int) -> list[socket.socket]:
         for family, _, _, _, address in infos[: 1 if port == 0 else None]:
             sockets.append(socket.create_server(address, family=family, backlog=_BACKLOG))
             sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
+            # asyncio sets it only for sockets whose protocol is given (findings/asyncio-nagle.sh).
+            sockets[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         for listening in sockets:
             listening.close()

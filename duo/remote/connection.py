@@ -21,8 +21,19 @@ from duo.http.guard import ROUTE, Guard, allowed_hosts
 from duo.llama.fingerprint import Fingerprint, fingerprint_difference
 from duo.remote import messages
 from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
-from duo.remote.messages import TRY_LATER, Begin, CandidateMessage, End, Hello, Message, Refused, Unable
-from duo.speculation.types import Candidate
+from duo.remote.messages import (
+    TRY_LATER,
+    Begin,
+    CandidateMessage,
+    End,
+    Hello,
+    Message,
+    PreparedToken,
+    Refused,
+    Times,
+    Unable,
+)
+from duo.speculation.types import Candidate, Outcome
 
 log = logging.getLogger("duo.remote")
 
@@ -51,8 +62,9 @@ class Admission:
     def check(self, data: bytes, target: Fingerprint | None) -> Hello:
         """Decode and check a worker's first message; `target` is None while it loads. Raises ConnectionRejected."""
         if (version := messages.other_version(data)) is not None:
+            older = "draft worker" if version < messages.VERSION else "lead"
             versions = f"it uses protocol {version}, the lead {messages.VERSION}"
-            raise ConnectionRejected("version", f"{versions}: use the same version of duo")
+            raise ConnectionRejected("version", f"{versions}: update duo on the machine of the {older}")
         hello = _decode(data)
         if not isinstance(hello, Hello):
             raise ConnectionRejected("garbage", "its first message is not a Hello")
@@ -127,6 +139,11 @@ def _decode(data: bytes) -> messages.FromDraft:
         raise ConnectionRejected("garbage", str(error)) from None
 
 
+def _candidate(made: CandidateMessage | PreparedToken) -> Candidate:
+    confidence = min(max(made.confidence, 0.0), _MAX_CONFIDENCE)
+    return Candidate(made.token or 0, confidence, alternatives=made.alternatives)
+
+
 async def _send(socket: WebSocket, message: Message) -> None:
     """Raises LinkError."""
     try:
@@ -167,33 +184,40 @@ class DraftConnection:
 
     async def _listen(self) -> None:
         """Handle what the worker sends. Raises LinkError when it disconnects, or ConnectionRejected."""
-        draft = self.draft
         async for data in self.socket.iter_bytes():
-            message = _decode(data)
-            if isinstance(message, Hello):
-                raise ConnectionRejected("garbage", "it sent a second Hello")
-            draft.has_stalled = False
-            if draft.waiting_since is not None:
-                draft.waiting_since = time.perf_counter()
-            current = self._begun if message.serial == self._serial and draft.current is self._begun else None
-            if isinstance(message, CandidateMessage):
-                if current is None or not self._offer(message, *current):
-                    self.drafts.count("stale")
-            elif isinstance(message, Unable) and current is not None:
-                draft.is_unable = True
-                log.info("draft %s cannot draft for this text", draft.name)
-            self._credit -= 1
-            if self._credit < 0:
-                raise ConnectionRejected("flood", "it sends more messages than it was asked for")
+            self.take(_decode(data))
         raise LinkError("it disconnected")
 
+    def take(self, message: messages.FromDraft) -> None:
+        """Handle a message of the worker. Raises ConnectionRejected."""
+        draft = self.draft
+        if isinstance(message, Hello):
+            raise ConnectionRejected("garbage", "it sent a second Hello")
+        draft.has_stalled = False
+        if draft.waiting_since is not None:
+            draft.waiting_since = time.perf_counter()
+        is_current = not isinstance(message, Times) and message.serial == self._serial
+        current = self._begun if is_current and draft.current is self._begun else None
+        if isinstance(message, Times):
+            draft.measured = message.seconds
+        elif isinstance(message, CandidateMessage):
+            if current is None or not self._offer(message, *current):
+                self.drafts.count("stale")
+        elif isinstance(message, Unable) and current is not None:
+            draft.is_unable = True
+            log.info("draft %s cannot draft for this text", draft.name)
+        self._credit -= 1
+        if self._credit < 0:
+            raise ConnectionRejected("flood", "it sends more messages than it was asked for")
+
     def _offer(self, message: CandidateMessage, request: RunningText, queue: RemoteQueue) -> bool:
-        """Put a candidate into the queue. False if it is of no use."""
-        if message.token >= request.n_vocab:
-            raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
-        candidate = Candidate(message.token, min(max(message.confidence, 0.0), _MAX_CONFIDENCE))
-        drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6))
-        taken = queue.offer(message.epoch, message.position, candidate, message.n_known, drafted)
+        """Put what a decode has made into the queue. False if it is of no use."""
+        if (token := max(message.token or 0, *(each.token for each in message.prepared), 0)) >= request.n_vocab:
+            raise ConnectionRejected("garbage", f"token {token} is not in the target's vocabulary")
+        own = _candidate(message) if message.token is not None else None
+        prepared = [(Outcome(each.wrong, each.right), each.position, _candidate(each)) for each in message.prepared]
+        drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6), message.n_sequences)
+        taken = queue.offer(message.epoch, message.position, own, message.n_known, drafted, prepared)
         if not taken or not queue.may_draft:
             self.wake.set()  # there is an order to send
         return taken
@@ -202,12 +226,12 @@ class DraftConnection:
         """Send an order whenever there is something new. Slow readers get fewer, larger messages. Raises LinkError."""
         await _send(self.socket, messages.Welcome(self.drafts.n_ctx))
         while True:
-            if (message := self._next_message()) is not None:
+            if (message := self.next_message()) is not None:
                 await _send(self.socket, message)
             await self.wake.wait()
             self.wake.clear()
 
-    def _next_message(self) -> Message | None:
+    def next_message(self) -> Message | None:
         """The next order; None: the worker has to know nothing new."""
         draft, current, begun = self.draft, self.draft.current, self._begun
         if current is None:  # the text has ended, or another draft is in use
@@ -227,5 +251,5 @@ class DraftConnection:
         if current is begun:
             return order
         self._begun = current
-        options = (request.n_vocab, n_ahead, request.sampling, list(request.banned))
-        return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft)
+        options = (request.n_vocab, request.sampling, list(request.banned))
+        return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft, order.ahead)

@@ -5,18 +5,18 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from duo.config import EngineConfig
-from duo.engine.async_draft import AsyncDraft, CandidateQueue, Decode, Drafted
+from duo.engine.async_draft import AsyncDraft, CandidateQueue, Decode, Drafted, Prepared
 from duo.engine.profile import Profiles
-from duo.engine.proposers import Result, RunningText
+from duo.engine.proposers import RunningText
 from duo.engine.statistics import StepRecord
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
-from duo.remote.messages import Text
+from duo.remote.messages import Ahead, Text
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.draft_estimates import DraftEstimates, DraftState, estimates_for
 from duo.speculation.modes import Schedule
@@ -26,6 +26,7 @@ from duo.speculation.types import Candidate, Origin, Proposal
 log = logging.getLogger("duo.remote")
 
 MAX_DRAFTS = 16  # concurrent connections
+_LATE_S = 0.1  # by which it may be late, beside a decode of the target
 STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models of which what was learned is kept
 
@@ -33,7 +34,7 @@ _MAX_LEARNED = 64  # models of which what was learned is kept
 class RemoteQueue(CandidateQueue):
     """A queue whose candidates come through a connection: says what to send there, and takes what comes."""
 
-    _told = (0, False)  # epoch and may_draft of the last order
+    _told = (0, False, 0, Lookahead())  # what the last order said: epoch, may_draft, n_verified, lookahead
     _ordered: float | None = None  # when the draft was told of this epoch, until its first token arrives
 
     def order(self, serial: int, latency_s: float) -> Text | None:
@@ -42,15 +43,27 @@ class RemoteQueue(CandidateQueue):
         An idle draft is told nothing, and then all at once.
         """
         with self._changed:
-            accepted, position = self._sequence.accepted, self._n_told
-            epoch, may_draft = self._sequence.epoch, self._allows()
-            if not (may_draft or self._told[1]) or (self._told == (epoch, may_draft) and position == len(accepted)):
+            sequence, before, lookahead = self._sequence, self._told, self._lookahead
+            accepted, position, epoch, may_draft = sequence.accepted, self._n_told, sequence.epoch, self._allows()
+            told = (epoch, may_draft, self._n_verified)
+            if not (may_draft or before[1] or self._n_verified) or (told == before[:3] and position == len(accepted)):
                 return None
-            self._told, self._n_told = (epoch, may_draft), len(accepted)
-            if may_draft and (self._decode is None or self._decode.epoch != epoch):
+            is_same = lookahead == before[3] or not lookahead.n_ahead
+            self._told, self._n_told = (*told, before[3] if is_same else lookahead), len(accepted)
+            decode = self._decode
+            if decode is not None and decode.epoch == epoch - 1 and sequence.came_true in decode.outcomes:
+                position_now = len(accepted) + len(sequence.pending)  # it goes on with what it has prepared
+                self._decode = decode._replace(epoch=epoch, position=position_now, on_chain=True)
+            elif may_draft and (decode is None or decode.epoch != epoch):
                 self._ordered = self._now()
                 self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
-            return Text(serial, epoch, position, accepted[position:], may_draft)
+            ahead = None if is_same else Ahead.of(lookahead)
+            return Text(serial, epoch, position, accepted[position:], may_draft, self._n_verified, ahead)
+
+    @property
+    def is_told_to_draft(self) -> bool:
+        """Whether the last order was to continue."""
+        return self._told[1]
 
     @property
     def may_draft(self) -> bool:
@@ -58,26 +71,35 @@ class RemoteQueue(CandidateQueue):
         with self._changed:
             return self._allows()
 
-    def offer(self, epoch: int, position: int, candidate: Candidate, n_known: int, drafted: Drafted) -> bool:
-        """Take a token that was received, made with knowledge of `n_known` tokens. False if it is of no use.
+    def offer(
+        self, epoch: int, position: int, candidate: Candidate | None, n_known: int, drafted: Drafted,
+        prepared: Sequence[Prepared] = (),
+    ) -> bool:  # fmt: skip
+        """Take what was received of a decode, made with knowledge of `n_known` tokens. False if it is of no use.
 
         Between two looks of the target's thread it takes as many as may be ahead, and about as many that are stale.
         """
         now = self._now()
         with self._changed:
-            sequence, n_ahead = self._sequence, self._lookahead.n_ahead
+            sequence, n_ahead, is_useful = self._sequence, self._lookahead.n_ahead, False
             if not self._is_open or epoch > sequence.epoch or n_known > len(sequence.accepted):
                 return False
-            if len(sequence.pending) >= n_ahead or len(self._drafted) >= 2 * n_ahead + 2:
+            if len(self._drafted) >= (4 if self._lookahead.n_branches else 2) * n_ahead + 2:
                 return False
-            if epoch == sequence.epoch:
-                # It is already working on the next one.
-                self._decode = Decode(now, epoch, len(sequence.accepted), position + 1)
-                if self._ordered is not None:
+            if candidate is not None and len(sequence.pending) < n_ahead:
+                if epoch == sequence.epoch and self._ordered is not None:
                     drafted = drafted._replace(latency_s=max(0.0, now - self._ordered - drafted.seconds))
                     self._ordered = None
-            is_useful = sequence.offer(epoch, position, candidate, n_known)
-            self._drafted.append(drafted._replace(is_useful=is_useful))
+                is_useful = sequence.offer(epoch, position, candidate, n_known)
+            elif not prepared:
+                return False
+            taken = [each for each in prepared if sequence.prepare(epoch, *each, n_known)]
+            if epoch == sequence.epoch or taken:  # it is already working on the next one
+                outcomes = frozenset(outcome for outcome, _, _ in prepared)
+                self._decode = Decode(now, epoch, len(sequence.accepted), position + 1, candidate is not None, outcomes)
+            n_opened = sum(at == outcome.position + 1 for outcome, at, _ in taken)
+            is_useful = is_useful or bool(taken)
+            self._drafted.append(drafted._replace(is_useful=is_useful, n_prepared=len(taken), n_opened=n_opened))
             self._notify()
             return is_useful
 
@@ -88,7 +110,6 @@ class RemoteDraft(AsyncDraft):
     _queue: RemoteQueue
     _queue_type = RemoteQueue
     _told: Lookahead | None = None  # with which the connection was last woken
-    _longest_wait_s = 0.1  # it may be slow for unknown reasons
     _is_remote = True
 
     def __init__(self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object]) -> None:
@@ -107,6 +128,7 @@ class RemoteDraft(AsyncDraft):
         self.has_stalled = False  # since its last sign of life
         self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
         self.is_new = True  # whether it was never used
+        self.measured: Mapping[int, float] = {}  # what it has said of its times, by sequences, until it is learned
 
     @property
     def is_usable(self) -> bool:
@@ -140,9 +162,27 @@ class RemoteDraft(AsyncDraft):
             self._drafts.calls.put(self._wake)
         return proposal
 
-    def commit(self, results: Sequence[Result]) -> None:
-        super().commit(results)
-        self._drafts.calls.put(self._wake)
+    def _longest_wait_s(self) -> float:
+        # It may be slow for unknown reasons.
+        return _LATE_S + self.estimates.target.alone.seconds(1)
+
+    def verifies(self, n: int) -> None:
+        super().verifies(n)
+        if self._lookahead.n_branches:
+            self._drafts.calls.put(self._wake)
+
+    def _order(self, *, is_useless: bool) -> None:
+        if is_useless or not self._queue.is_told_to_draft:  # the draft waits for it, and this thread until it is sent
+            with suppress(RuntimeError):  # the server has stopped
+                self._wake()
+        else:
+            self._drafts.calls.put(self._wake)
+
+    def _allow(self) -> None:
+        if self.measured:
+            measured, self.measured = self.measured, {}
+            self.estimates.learn_sequences(measured)
+        super()._allow()
 
     def end(self) -> None:
         if self.current is not None:
@@ -163,6 +203,8 @@ class RemoteDraft(AsyncDraft):
             now = self._now()
             start = max(self._drafted_until, now - drafted.seconds)
             self._metrics.drafted(start, now, drafted.n_tokens, "remote draft")
+            if drafted.n_prepared:
+                self._metrics.prepared(start, now, drafted.n_prepared, drafted.n_opened)
             self._drafted_until = now
 
 

@@ -3,9 +3,10 @@
     draft                                  lead
     Hello ───────────────────────────────►      version, token, vocabulary
           ◄─────────────────────────────── Welcome, or Refused and the end
+    Times ───────────────────────────────►      of its decodes
           ◄─────────────────────────────── Begin       a text, with all its tokens so far
-    Candidate ───────────────────────────►      one candidate, as soon as it is drafted
-          ◄─────────────────────────────── Text        the tokens accepted since; whether to continue drafting
+    Candidate ───────────────────────────►      what a decode has made, at once: a candidate, and prepared outcomes
+          ◄─────────────────────────────── Text        the tokens accepted since; what is verified; how far to draft
     Alive ───────────────────────────────►      sign of life before a long decode, and after End
     Unable ──────────────────────────────►      it can no longer draft for this text
           ◄─────────────────────────────── End
@@ -20,11 +21,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from duo.config import SamplingConfig
+from duo.config import MAX_BRANCHES, SamplingConfig
 from duo.errors import DuoError, LinkError
 from duo.llama.fingerprint import Fingerprint
+from duo.speculation.acceptance import Lookahead
 
-VERSION = 2
+VERSION = 3
 TRY_LATER = 1013  # close code (RFC 6455, registry)
 # Neither side compresses: messages are small, and compression costs time and memory.
 MAX_FROM_LEAD = 64 * 1024 * 1024  # bytes of one message: a Begin may contain a long text
@@ -34,6 +36,9 @@ Word = Annotated[str, msgspec.Meta(max_length=256)]
 Tokens = list[Number]
 Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Sequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_BRANCHES + 1)]
+Alternatives = Annotated[tuple[Number, ...], msgspec.Meta(max_length=8)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -55,16 +60,33 @@ class Hello(Message, frozen=True, tag=1):
     vocabulary: Fingerprint
 
 
+class PreparedToken(Message, frozen=True):
+    """A token for `position` that continues an outcome: the target's token at position `wrong` is `right`."""
+
+    wrong: Number
+    right: Number
+    position: Number
+    token: Number
+    confidence: Finite
+    alternatives: Alternatives = ()
+
+
 class CandidateMessage(TextMessage, frozen=True, tag=2):
-    """A candidate for `position` and its cost. `n_known`: accepted tokens that it builds on."""
+    """A candidate for `position` and its cost. `n_known`: accepted tokens that it builds on.
+
+    The decode had a token in each of `n_sequences`; in those beside the candidate's it has `prepared` outcomes.
+    """
 
     epoch: Number
     n_known: Number
     position: Number
-    token: Number
+    token: Number | None  # None: it continued outcomes only
     confidence: Finite
     n_tokens: Number
     seconds: Seconds
+    alternatives: Alternatives = ()
+    n_sequences: Sequences = 1
+    prepared: Annotated[tuple[PreparedToken, ...], msgspec.Meta(max_length=MAX_BRANCHES)] = ()
 
 
 class Alive(TextMessage, frozen=True, tag=3):
@@ -73,6 +95,12 @@ class Alive(TextMessage, frozen=True, tag=3):
 
 class Unable(TextMessage, frozen=True, tag=4):
     """The draft can no longer draft for this text."""
+
+
+class Times(Message, frozen=True, tag=5):
+    """Seconds for a token in each of so many sequences. Of one alone: the draft prepares no outcomes."""
+
+    seconds: dict[Sequences, Annotated[float, msgspec.Meta(gt=0, le=3600)]]
 
 
 class Welcome(Message, frozen=True, tag=16):
@@ -87,16 +115,35 @@ class Refused(Message, frozen=True, tag=17):
     reason: str
 
 
+class Ahead(Message, frozen=True):
+    """A Lookahead: how far to draft."""
+
+    n_ahead: Number
+    least: Share
+    accepted: Annotated[tuple[Share, ...], msgspec.Meta(min_length=9, max_length=36)]
+    n_branches: Annotated[int, msgspec.Meta(ge=0, le=MAX_BRANCHES)]
+    ranks: Annotated[tuple[Share, ...], msgspec.Meta(max_length=8)]
+
+    @staticmethod
+    def of(found: Lookahead) -> "Ahead":
+        """As a message has it."""
+        return Ahead(found.n_ahead, found.least, tuple(found.accepted), found.n_branches, tuple(found.ranks))
+
+    def lookahead(self) -> Lookahead:
+        """As the draft uses it."""
+        return Lookahead(self.n_ahead, self.least, self.accepted, self.n_branches, self.ranks)
+
+
 class Begin(TextMessage, frozen=True, tag=18):
     """A text to draft for."""
 
     n_vocab: Number  # the target's: tokens beyond it are useless
-    n_ahead: Number  # most candidates ahead of the accepted tokens
     sampling: SamplingConfig
     banned: Tokens
     epoch: Number
     tokens: Tokens
     may_draft: bool
+    ahead: Ahead | None = None  # None: no token
 
 
 class Text(TextMessage, frozen=True, tag=19):
@@ -106,13 +153,15 @@ class Text(TextMessage, frozen=True, tag=19):
     position: Number
     tokens: Tokens
     may_draft: bool
+    n_verified: Number = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
+    ahead: Ahead | None = None  # None: as before
 
 
 class End(TextMessage, frozen=True, tag=20):
     """The text has ended, or another draft is in use."""
 
 
-FromDraft = Hello | CandidateMessage | Alive | Unable
+FromDraft = Hello | CandidateMessage | Alive | Unable | Times
 FromLead = Welcome | Refused | Begin | Text | End
 
 encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder().encode

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from duo.config import ContextConfig, ModelConfig
-from duo.engine.contexts import warm_up
+from duo.config import MAX_BRANCHES, ContextConfig, ModelConfig
+from duo.engine.contexts import time_sequences, warm_up
 from duo.engine.cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
@@ -64,7 +64,8 @@ def draft_worker(
 
     Raises DuoError; UsageError if the model cannot draft.
     """
-    config, _ = fit(plan.model, None, replace(plan.context, n_ctx=plan.n_ctx or DEVICE_CTX), name="draft")
+    size = replace(plan.context, n_ctx=plan.n_ctx or DEVICE_CTX, n_branches=MAX_BRANCHES)
+    config, _ = fit(plan.model, None, size, name="draft")
     with ExitStack() as stack:
         target = model = stack.enter_context(closing(load(config)))
         if not model.can_roll_back:
@@ -78,14 +79,15 @@ def draft_worker(
         def context(n_text: int) -> Context:
             n_draft = n_text if translation is None else math.ceil(MORE_TOKENS * n_text)
             n_ctx = plan.n_ctx or min(model.n_ctx_train, n_draft + plan.context.n_ctx)
-            made = Context(model, replace(plan.context, n_ctx=n_ctx))
+            n_branches = MAX_BRANCHES if translation is None and not model.is_remote else 0
+            made = Context(model, replace(plan.context, n_ctx=n_ctx, n_branches=n_branches))
             if plan.warmup:
                 warm_up(made, model, 2)
             return made
 
         name = messages.sendable(model.path.stem[:256])
         hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target))
-        yield DraftWorker(plan.lead, hello, context, translation, cores)
+        yield DraftWorker(plan.lead, hello, context, translation, cores, lambda made: time_sequences(made, model))
 
 
 class OwnWorker:

@@ -4,7 +4,7 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,17 +12,21 @@ from typing import Any, cast
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from duo.engine.async_draft import CandidateQueue, Prepared
 from duo.engine.cores import CoresInUse
 from duo.engine.decoder import Decoder
-from duo.engine.drafter import Drafter, DraftThread, DraftUpdate, TargetSide
+from duo.engine.drafter import Drafter, DraftThread, TargetSide
 from duo.engine.kv_store import Cache, KvStore
+from duo.engine.prepared_outcomes import PreparingDrafter
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, LinkError, PromptError, UsageError
 from duo.http.guard import ROUTE
 from duo.remote import messages
-from duo.remote.messages import Alive, Begin, CandidateMessage, Hello, Message, Text
+from duo.remote.messages import Alive, Begin, CandidateMessage, Hello, Message, PreparedToken, Text, Times
+from duo.speculation.constants import DEFAULT
 from duo.speculation.sampling import chooser
+from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Logits
 
 log = logging.getLogger("duo.remote")
@@ -34,75 +38,74 @@ _N_TEXTS, _MAX_SAVED = 4, 2**30  # conversations of the lead that are kept, and 
 _ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
 
 
-@dataclass(eq=False)
-class RemoteTarget:
-    """Takes the place of the lead's CandidateQueue for one text: sends candidates, receives accepted tokens.
+class RemoteTarget(CandidateQueue):
+    """Takes the place of the lead's CandidateQueue for one text: sends what is drafted, receives accepted tokens.
 
-    The lock protects all fields; the condition notifies the draft's thread of changes. Nothing is sent under the lock,
-    because sending may block.
+    Its epochs are its own: those of the lead are only told back. Nothing is sent under the lock: sending may block.
     """
 
-    text: Begin
-    send: Callable[[Message], None]  # sends a message to the lead
-    cancel: Callable[[], None]  # aborts the draft's current decode when it has become useless
-
-    def __post_init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._epoch, self._may_draft = self.text.epoch, self.text.may_draft
-        self._accepted = list(self.text.tokens)
-        self._next = len(self._accepted)  # the position after the last candidate
-        self._n_known = 0  # accepted tokens that the last candidate builds on
-        self._ended = False
+    def __init__(
+        self,
+        text: Begin,
+        send: Callable[[Message], None],
+        cancel: Callable[[], None],
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`send` sends a message to the lead; `cancel` aborts the draft's decode that has become useless."""
+        super().__init__(TokenSequence(text.tokens, text.n_vocab, judges_all=False), recorder or Recorder())
+        self._serial, self._send, self._cancel = text.serial, send, cancel
+        self._lead_epoch, self._may_draft = text.epoch, text.may_draft
+        self._message: CandidateMessage | None = None
+        if text.ahead is not None:
+            self._lookahead = text.ahead.lookahead()
+        self.open()
 
     def update(self, text: Text) -> None:
         """Add the lead's accepted tokens, if they are of this text. Raises LinkError if there is a gap before them."""
-        if text.serial != self.text.serial:
+        if text.serial != self._serial:
             return
         with self._changed:
-            if text.position != len(self._accepted):
-                raise LinkError(f"the lead sent token {text.position} after {len(self._accepted)} tokens")
-            self._accepted += text.tokens
-            self._may_draft = text.may_draft
-            if text.epoch != self._epoch:
-                self._epoch = text.epoch
-                self._next = len(self._accepted)
-                self.cancel()
-            self._changed.notify_all()
+            sequence = self._sequence
+            if text.position != len(sequence.accepted):
+                raise LinkError(f"the lead sent token {text.position} after {len(sequence.accepted)} tokens")
+            before = sequence.epoch
+            sequence.commit(text.tokens)
+            if text.epoch != self._lead_epoch and sequence.epoch == before:  # it lacks a candidate that was sent
+                sequence.restart()
+            self._lead_epoch, self._may_draft = text.epoch, text.may_draft
+            if text.ahead is not None:
+                self._lookahead = text.ahead.lookahead()
+            self._n_verified = text.n_verified if self._lookahead.n_branches else 0
+            self._may_prepare = self._n_verified > 0
+            is_useless = self._is_useless()
+            self._notify()
+        if is_useless:
+            self._cancel()
 
-    def close(self) -> None:
-        """See QueueSide."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+    def publish(self, *made: Any, **more: Any) -> bool:
+        """See CandidateQueue. Sends what is of use."""
+        is_useful = super().publish(*made, **more)
+        message, self._message = self._message, None
+        if message is not None:
+            self._send(message)
+        return is_useful
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the draft may continue."""
-        return self._may_draft and self._next < len(self._accepted) + self.text.n_ahead
+    def _publish(self, position: int, candidate: Candidate | None, prepared: Sequence[Prepared]) -> None:
+        drafted = self._drafted.pop()
+        if candidate is None and not prepared:
+            return
+        token, confidence, _, others = candidate or Candidate(0, 0.0)
+        self._message = CandidateMessage(
+            self._serial, self._lead_epoch, self._n_told, position, token if candidate is not None else None,
+            confidence, drafted.n_tokens, drafted.seconds, others, drafted.n_sequences,
+            tuple(
+                PreparedToken(*outcome, at, one.token, one.confidence, one.alternatives)
+                for outcome, at, one in prepared
+            ),
+        )  # fmt: skip
 
-    def wait_for_room(self) -> bool:
-        """See QueueSide."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or self.has_room)
-            return not self._ended
-
-    def begin(self) -> DraftUpdate:
-        """See TargetSide."""
-        with self._changed:
-            n_seen, self._n_known = self._n_known, len(self._accepted)
-            return DraftUpdate(self._epoch, self._accepted[n_seen:])
-
-    def publish(self, epoch: int, position: int, candidate: Candidate, n_tokens: int, seconds: float) -> bool:
-        """See TargetSide. Sends the candidate, unless it is already known to be useless."""
-        with self._changed:
-            if epoch != self._epoch:
-                return False
-            self._next = position + 1
-            right = position >= len(self._accepted) or self._accepted[position] == candidate.token
-            made = (candidate.token, candidate.confidence, n_tokens, seconds)
-            message = CandidateMessage(self.text.serial, epoch, self._n_known, position, *made)
-        self.send(message)
-        return right
+    def _allows(self) -> bool:
+        return self._may_draft and super()._allows()
 
 
 class Refusal(DuoError):
@@ -118,6 +121,8 @@ class DraftWorker:
     make_context: Callable[[int], Decoder]  # for texts of so many tokens
     translation: Translation | None = None  # of a draft with another vocabulary than the lead's
     cores: CoresInUse | None = None  # that limit its threads
+    # Seconds for a token in each of so many sequences, for the lead; none: outcomes are not prepared.
+    measure: Callable[[Decoder], Mapping[int, float]] = lambda _: {}
     pause_s: float = 0.25  # until it connects again, about; first, the shortest
 
     def __post_init__(self) -> None:
@@ -130,6 +135,7 @@ class DraftWorker:
         self._first_pause_s = self.pause_s
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
+        self._times: dict[int, float] = {}  # what measure() has returned
         self._saved = KvStore(_N_TEXTS, _MAX_SAVED)  # beside it
         self._stop = threading.Event()
         self._socket: ClientConnection | None = None
@@ -196,12 +202,14 @@ class DraftWorker:
             self._cache = None  # freed first: two might not fit the memory
             self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
             self._saved = KvStore(_N_TEXTS, _MAX_SAVED)
+            self._times = dict(self.measure(self._cache.context))
         target: RemoteTarget | None = None
 
         def send(message: Message) -> None:
             with suppress(ConnectionClosed):  # the loop ends, too
                 connection.send(messages.encode(message))
 
+        send(Times(self._times))
         with ExitStack() as drafting, suppress(ConnectionClosed):
             for data in connection:
                 message = messages.from_lead(data)
@@ -227,14 +235,17 @@ class DraftWorker:
         side: TargetSide = target
         text, n_vocab = begin.tokens, begin.n_vocab
         if self.translation is None:
-            sampler = chooser(begin.sampling, begin.banned)
+            sampler = chooser(begin.sampling, begin.banned, len(DEFAULT.ranks) if context.n_branches else 0)
         else:
             text, translator = self.translation.begin(text)
             side, n_vocab = TranslatedTarget(target, translator, Recorder(), local=False), context.n_vocab
             sampler = self.translation.sampler(ends=not begin.banned)
         self._saved.begin([cache], text)
         cache.begin(text)
-        drafter = Drafter(context, side, sampler, n_vocab, Recorder(), text)
+        if self.translation is None and context.n_branches:
+            drafter: Drafter = PreparingDrafter(context, target, sampler, n_vocab, Recorder(), text)
+        else:
+            drafter = Drafter(context, side, sampler, n_vocab, Recorder(), text)
         thread = DraftThread(drafter, target, on_end=lambda: send(messages.Unable(begin.serial)))
         thread.start()
         try:
@@ -260,11 +271,18 @@ class _Announcing:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > _ANNOUNCED:
             self.announce()
+        self._follow_cores()
+        return self.context.decode(tokens, n_rows)
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        self._follow_cores()
+        return self.context.decode_each(tokens)
+
+    def _follow_cores(self) -> None:
         if (cores := self.cores) is not None:
             n = cores.limit or cores.n_cores
             self.context.set_threads(n, n)
             cores.decoded()
-        return self.context.decode(tokens, n_rows)
 
 
 def _reason(error: Exception) -> str:

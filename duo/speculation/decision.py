@@ -5,9 +5,10 @@ A batch of k candidates, of which the first i survive with probability s_i = a(c
     value(k, wait) = 1 + Σ s_i - λ · (wait + T(k+1)) + s_{k+1} · worth(head start)
 
 tokens: the tokens it adds, minus what the time it takes yields at the rate λ, plus the value of the head start that the
-draft keeps if all k candidates and the target's own next token are as drafted. T is the target's time for a batch; λ
-and worth() come from forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that
-rate. What the draft prepares for a rejection is left out: in replays it made no difference (benchmarks/NOTES.md).
+draft keeps if all k candidates and the target's own next token are as drafted, which is worth less if it begins with
+candidates that are less likely than usual. T is the target's time for a batch; λ and worth() come from forecast.py.
+Maximising tokens - λ · seconds with λ the long-run rate maximises that rate. What the draft prepares for a rejection is
+left out: in replays it made no difference (benchmarks/NOTES.md).
 
 Both rules return a number of candidates. One larger than `len(chances)` means: wait for the next one.
 
@@ -41,6 +42,10 @@ def best_batch(
     n_ready, is_drafting = len(chances), bool(draft_s) and next_s < math.inf
     # The head start includes the finished part of the token in progress.
     head_start = n_ready + (1 - next_s / draft_s if is_drafting else 0.0)
+    known, usual = [0.0], [0.0]  # what the last candidates yield if they are verified in turn, and as many others
+    for chance in reversed(chances):
+        known.append(chance * (1 + known[-1]))
+        usual.append(mean * (1 + usual[-1]))
     survival, expected, wait_s = 1.0, 0.0, 0.0
     best, best_value = 0, -math.inf
     for k, decode_s in enumerate(target_s):
@@ -54,7 +59,9 @@ def best_batch(
         if survival < _HOPELESS and k > n_ready:
             break
         head_start_then = head_start - k - 1 + (seconds / draft_s if is_drafting else 0.0)
-        value = expected - rate * seconds + survival * worth_of(head_start_then)
+        n_left = max(0, n_ready - k - 1)
+        share = min(1.0, known[n_left] / usual[n_left]) if usual[n_left] else 1.0
+        value = expected - rate * seconds + survival * share * worth_of(head_start_then)
         if value > best_value:
             best, best_value = k, value
     return best, best_value

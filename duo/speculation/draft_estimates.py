@@ -1,7 +1,7 @@
 """What is known of one draft, and the rate that it promises in each schedule."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypedDict
 
@@ -47,7 +47,7 @@ class DraftEstimates:
     draft_threads: Sequence[int] = (1,)  # to choose among, for schedule sync
     _: KW_ONLY
     name: str = "draft"
-    remote: bool = False  # the draft is on another machine: no schedule sync, and no prepared outcomes
+    remote: bool = False  # the draft is on another machine: no schedule sync; see learn_sequences()
     separate_devices: bool = False  # the draft costs the target nothing while both compute: async is the first schedule
     branches: int | None = 0  # outcomes that the draft prepares in schedule async; None: as many as pay
     aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
@@ -57,7 +57,7 @@ class DraftEstimates:
     def __post_init__(self) -> None:
         """Nothing is known yet."""
         if self.remote:
-            self.separate_devices, self.branches = True, 0
+            self.separate_devices = True
             self.schedules = tuple(each for each in self.schedules if each is not SYNC) or (ASYNC,)
         if self.in_turns:
             self.schedules = tuple(each for each in self.schedules if each is not ASYNC) or (SYNC,)
@@ -67,6 +67,7 @@ class DraftEstimates:
         self.bias = {schedule: Mean(value=1.0, n=4) for schedule in (SYNC, ASYNC)}
         self.n_fruitless = 0  # texts in succession whose first probe did not lead to drafting
         self.n_unscored = 0  # tokens since a candidate was last scored, those of earlier texts included
+        self.can_prepare = not self.remote  # whether the draft can prepare outcomes
         self.n_branches = 0  # outcomes to prepare now, in schedule async
         self._compared: list[int] = []  # what this number was chosen for
         self._near: dict[int, Sequence[int]] = {}  # by number of branches: of the last forecast of schedule async
@@ -129,6 +130,14 @@ class DraftEstimates:
         """While it was loaded, a token in each of `n_sequences` took the draft `ratio` times as long as one token."""
         if (one_s := self.costs.alone.token_s) and not self.costs.knows(1, n_sequences):
             self.costs.alone.add(ratio * one_s, n_sequences=n_sequences)
+
+    def learn_sequences(self, seconds: Mapping[int, float]) -> None:
+        """A remote draft that can prepare outcomes takes so long for a token in each of 1, 2, … sequences."""
+        if 1 in seconds and len(seconds) > 1:
+            self.can_prepare = True
+            self.learn_warmup(1, seconds[1])
+            for n, each_s in seconds.items():
+                self.learn_branches(n, max(1.0, each_s / seconds[1]))
 
     def step(self, n_tokens: int, n_own: int, n_found: int) -> None:
         """The text has `n_tokens` more, `n_found` by the lookup; the draft is judged on `n_own` of them."""
@@ -199,15 +208,17 @@ class DraftEstimates:
     def _overlapped(self, acceptance: float, doubt: float, n_branches: int) -> Forecast:
         target_s, times = self.beside.curve(self.n_max + 1, doubt), self.costs.concurrent
         draft_s = [times.seconds(doubt, n) for n in range(1, n_branches + 2)]
-        latency_s = self.costs.latency_s if self.aborts else self.costs.latency_s + draft_s[-1] / 2
+        link_s = self.costs.latency_s
+        latency_s = link_s if self.aborts else link_s + draft_s[-1] / 2
         ranks, near = self.acceptance.ranks, self._near.get(n_branches, ())
-        found = overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, ranks, near)
+        found = overlapped(target_s, draft_s, acceptance, self.n_ahead, latency_s, ranks, near, link_s)
         self._near[n_branches] = found.batches
         return found
 
     def choose_branches(self, *, allowed: bool) -> None:
         """Choose the fewest branches that are almost the best; again only after a change of about a tenth."""
         times, curve = self.costs.concurrent, self.beside.curve(self.n_max + 1)
+        allowed = allowed and self.can_prepare
         if not allowed or self.branches is not None or not (times.token_s and curve[0]):
             self.n_branches, self._compared = self.branches or 0 if allowed else 0, []
             return

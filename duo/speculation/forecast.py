@@ -125,13 +125,14 @@ def overlapped(
     latency_s: float = 0.0,
     ranks: Sequence[float] = (),
     near: Sequence[int] = (),
+    link_s: float = 0.0,
 ) -> Forecast:
     """Schedule async: both concurrently, the draft at most `n_ahead` tokens ahead.
 
     `sequences_s`: its times for one token in each of 1, 2, … sequences. Each beyond the first is a branch, which
     prepares an outcome (with `ranks`: see likely()) while the target verifies. `latency_s` is the round trip to the
     draft: from a rejection to the arrival of the next candidate, without the time to draft it. For a draft that cannot
-    abort a decode it is what remains of that, on average half.
+    abort a decode, what remains of that is added, on average half. `link_s`: of this, what messages take.
 
     The state is the draft's head start: the tokens drafted beyond the accepted ones, in halves. It is negative while
     the draft is still working on a token that the target has already produced: down to -1, and further by what is
@@ -143,7 +144,8 @@ def overlapped(
 
     With branches, a decode of the draft during a verification takes longer, and the cycle goes on after a rejection
     that was prepared for. The head start is then what was decoded of that branch, which began with the draft's next
-    decode: after half of one, or after a whole one if the target waited for the token before it.
+    decode: after half of one, or after a whole one if the target waited for the token before it. Over a link, the draft
+    learns late of the verification, and what it has decoded arrives late.
     """
     acceptance, n_max = min(acceptance, SURE), min(len(target_s) - 1, n_ahead)
     draft_s, n_branches = sequences_s[0], len(sequences_s) - 1
@@ -173,7 +175,9 @@ def overlapped(
         hits = (1 - survival) * np.where(then < 0, np.append(0.0, prepared)[k], prepared[k])
         hits = np.minimum(hits, SURE - survival)  # otherwise a cycle might never end
         began = np.where(waited > 0, 1.0, 0.5)
-        paths.append((hits, *between(np.clip(drafted - began, 0, min(n_ahead, MAX_DEEP)))))
+        late = link_s * drafted / verify_s
+        found = np.clip(drafted - late - began, -link_s / draft_s, min(n_ahead, MAX_DEEP))
+        paths.append((hits, *between(found)))
     chosen = np.array(near if len(near) == len(ahead) and max(near) <= n_max else len(ahead) * [0])
     rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, paths, chosen, fresh=_GRID)
     batches, worth_of = chosen.tolist(), tuple(worth.tolist())

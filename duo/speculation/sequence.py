@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from duo.config import MAX_BRANCHES
+from duo.speculation.acceptance import MAX_DEEP
 from duo.speculation.types import Candidate, Outcome
 
 
@@ -14,8 +16,8 @@ class TokenSequence:
     are valid if they were drafted with knowledge of the first `settled` tokens, of which the last contradicted a
     drafted token.
 
-    While the target verifies, a local draft may continue likely outcomes besides its chain. When one of them comes
-    true, its tokens are the pending candidates of the new epoch.
+    While the target verifies, a draft may continue likely outcomes besides its chain: at most MAX_BRANCHES, each with
+    MAX_DEEP tokens. When one of them comes true, its tokens are the pending candidates of the new epoch.
     """
 
     def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
@@ -61,16 +63,30 @@ class TokenSequence:
         self.pending[index:] = [candidate]
         return True
 
-    def prepare(self, epoch: int, outcome: Outcome, position: int, candidate: Candidate) -> bool:
-        """Take a token that continues `outcome`, or the candidates if it has just come true. False: it is of no use."""
-        if epoch == self.epoch - 1 and outcome == self.came_true:
-            return self.offer(self.epoch, position, candidate)
-        if epoch != self.epoch or outcome.position < len(self.accepted) or not 0 <= candidate.token < self.n_vocab:
+    def prepare(
+        self, epoch: int, outcome: Outcome, position: int, candidate: Candidate, n_known: int | None = None
+    ) -> bool:
+        """Take a token that continues `outcome`, or the candidates if it has come true. False: it is of no use.
+
+        `n_known`: see offer(). What a remote draft prepares is known to follow the pending candidates only if it
+        contradicts one of them; when it comes true, it builds on all tokens up to the outcome's.
+        """
+        n, position_of = len(self.accepted), outcome.position
+        if n_known is None:
+            is_true = epoch == self.epoch - 1 and outcome == self.came_true
+        else:
+            is_last = position_of + 1 == self.settled and epoch >= self.epoch - 1
+            is_true = position_of < n and self.accepted[position_of] == outcome.token
+            is_true = is_true and (is_last or n_known >= self.settled)
+        if is_true:
+            return self.offer(self.epoch, position, candidate, None if n_known is None else position_of + 1)
+        candidates = self._prepared.get(outcome, [])
+        fits = position == position_of + 1 + len(candidates) and len(candidates) < MAX_DEEP
+        fits = fits and (bool(candidates) or len(self._prepared) < MAX_BRANCHES) and 0 <= candidate.token < self.n_vocab
+        follows = n_known is None or (n_known >= self.settled and position_of < n + len(self.pending))
+        if epoch != self.epoch or position_of < n or not (fits and follows):
             return False
-        candidates = self._prepared.setdefault(outcome, [])
-        if position != outcome.position + 1 + len(candidates):
-            return False
-        candidates.append(candidate)
+        self._prepared[outcome] = [*candidates, candidate]
         return True
 
     def _is_stale(self, epoch: int, position: int, n_known: int | None) -> bool:
@@ -90,6 +106,11 @@ class TokenSequence:
         if not right:  # tokens that build on it may be under way
             self.settled = max(self.settled, position + 1)
         return right
+
+    def restart(self) -> None:
+        """Begin a new epoch, in which nothing is pending."""
+        self.pending.clear()
+        self._begin_epoch()
 
     def _begin_epoch(self, came_true: Outcome | None = None) -> None:
         self.epoch += 1

@@ -29,7 +29,7 @@ from duo.remote.messages import (
 )
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.remote.workers import FINGERPRINT, TOKEN, ScriptedWorker, Stage, candidate, hello
+from tests.unit.remote.workers import FINGERPRINT, TOKEN, ScriptedWorker, Stage, candidate, hello, prepared
 
 
 def packed(*values: Any) -> bytes:
@@ -59,11 +59,20 @@ STRANGERS: dict[str, tuple[Hello | bytes, str, str]] = {
     "token and more": (hello(token=TOKEN + " "), "token", "wrong"),
     "token of 256": (hello(token="x" * 256), "token", "wrong"),
     "token not ASCII": (hello(token="sécret"), "token", "wrong"),
-    "older version": (hello(version=0), "version", "protocol 0, the lead 2"),
-    "later version": (hello(version=2**40), "version", "the same version"),
+    "older version": (
+        hello(version=0),
+        "version",
+        "protocol 0, the lead 3: update duo on the machine of the draft worker",
+    ),
+    "last version": (
+        hello(version=2),
+        "version",
+        "protocol 2, the lead 3: update duo on the machine of the draft worker",
+    ),
+    "later version": (hello(version=2**40), "version", "update duo on the machine of the lead"),
     "negative version": (hello(version=-1), "version", "protocol -1"),
-    "largest version": (hello(version=2**63 - 1), "version", "the same version"),
-    "other fields": (b"\x93\x01\x03\xc0", "version", "protocol 3"),
+    "largest version": (hello(version=2**63 - 1), "version", "machine of the lead"),
+    "other fields": (b"\x93\x01\x04\xc0", "version", "protocol 4"),
     "version alone": (b"\x92\x01\xff", "version", "protocol -1"),
     "vocabulary type": (hello(vocabulary=replace(FINGERPRINT, vocab_type=99)), "vocabulary", "type"),
     "vocabulary size": (hello(vocabulary=replace(FINGERPRINT, n_vocab=N_VOCAB + 129)), "vocabulary", "the draft's 146"),
@@ -140,9 +149,15 @@ LIES: dict[str, tuple[Callable[[Begin], bytes | Message], str]] = {
     "token 2**31 - 1": (lambda begin: candidate(begin, token=MOST), f"token {MOST} is not in the target"),
     "token 2**31": (lambda begin: candidate(begin, token=MOST + 1), "Expected `int` <"),
     "token 2**64": (lambda begin: packed(2, 1, 0, 3, 3, 2**64 - 1, 9.0, 1, 0.1), "Expected `int`"),
-    "token 7.5": (lambda begin: packed(2, begin.serial, begin.epoch, 3, 3, 7.5, 9.0, 1, 0.1), "Expected `int`"),
-    "token as text": (lambda begin: packed(2, begin.serial, begin.epoch, 3, 3, "7", 9.0, 1, 0.1), "Expected `int`"),
-    "no token": (lambda begin: packed(2, begin.serial, begin.epoch, 3, 3, None, 9.0, 1, 0.1), "Expected `int`"),
+    "token 7.5": (lambda begin: packed(2, begin.serial, begin.epoch, 3, 3, 7.5, 9.0, 1, 0.1), "Expected `int |"),
+    "token as text": (lambda begin: packed(2, begin.serial, begin.epoch, 3, 3, "7", 9.0, 1, 0.1), "Expected `int |"),
+    "prepared n_vocab": (lambda begin: prepared(begin, token=begin.n_vocab), f"token {N_VOCAB} is not in the target"),
+    "prepared -1": (lambda begin: prepared(begin, right=-1), "Expected `int` >= 0"),
+    "nine prepared": (lambda begin: candidate(begin, prepared=9 * prepared(begin).prepared), "length <= 8"),
+    "ten sequences": (lambda begin: candidate(begin, n_sequences=10), "Expected `int` <= 9"),
+    "nine alternatives": (lambda begin: candidate(begin, alternatives=tuple(range(9))), "length <= 8"),
+    "times of none": (lambda _: packed(5, {0: 0.1}), "Expected `int` >= 1"),
+    "times of 0": (lambda _: packed(5, {1: 0.0}), "Expected `float` > 0"),
     "NaN confidence": (lambda begin: candidate(begin, confidence=math.nan), "Expected `float` >= -1.79"),
     "infinite confidence": (lambda begin: candidate(begin, confidence=math.inf), "Expected `float` <="),
     "a day": (lambda begin: candidate(begin, seconds=86400.0), "Expected `float` <= 3600"),

@@ -9,27 +9,41 @@ import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, cast
 from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.remote import messages
-from duo.remote.messages import Alive, Begin, CandidateMessage, End, Message, Refused, Text, Unable, Welcome
+from duo.remote.messages import (
+    Ahead,
+    Alive,
+    Begin,
+    CandidateMessage,
+    End,
+    Message,
+    Refused,
+    Text,
+    Times,
+    Unable,
+    Welcome,
+)
 from duo.remote.worker import DraftWorker
-from tests.fakes import N_VOCAB, FakeContext
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext
 from tests.fuzz.cases import cases
-from tests.unit.remote.test_messages import samplings
+from tests.unit.remote.test_messages import aheads, samplings
 from tests.unit.remote.workers import hello
 
 MOST = 2**31 - 1
 
 numbers = st.sampled_from([0, 1, 2, 5, N_VOCAB, MOST])
+PREPARING = Ahead(4, 0.0, CERTAIN, 8, RANKS)
 tokens = st.lists(st.integers(0, N_VOCAB - 1) | numbers, max_size=40)
-begins = st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans())
-good = samplings.map(lambda sampling: Begin(1, N_VOCAB, 4, sampling, [], 0, [3, 1, 4], True))
-texts = st.builds(Text, st.just(1), numbers, st.sampled_from([3, 3, 3, 4, 5, 0, MOST]), tokens, st.booleans())
+begins = st.builds(Begin, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans(), aheads)
+good = samplings.map(lambda sampling: Begin(1, N_VOCAB, sampling, [], 0, [3, 1, 4], True, PREPARING))
+texts = st.builds(
+    Text, st.just(1), numbers, st.sampled_from([3, 3, 3, 4, 5, 0, MOST]), tokens, st.booleans(), numbers, aheads
+)
 lead_acts = st.one_of(
     good, texts, texts, begins, st.builds(End, numbers), st.builds(Welcome, numbers), st.just(Refused("no")), st.none()
 )
@@ -71,12 +85,16 @@ class Connection:
 def test_a_lead_that_lies_ends_at_most_the_connection(acts: list[Message | None]) -> None:
     connection = Connection(acts)
     begun = {act.serial for act in acts if isinstance(act, Begin)}
-    client = DraftWorker("lead:1", hello(), lambda n_ctx: cast(Any, FakeContext(n_ctx=n_ctx, n_batch=8)))
+
+    def make(n_ctx: int) -> FakeContext:
+        return FakeContext(n_ctx=n_ctx, n_batch=16, n_branches=8, others=lambda _: [1, 2, 3])
+
+    client = DraftWorker("lead:1", hello(), make)
     connection.client = client
     with mock.patch("duo.remote.worker.connect", return_value=connection):
         client.run()
         assert not any(thread.name == "duo-draft" for thread in threading.enumerate())
     for message in connection.sent[1:]:
-        assert isinstance(message, CandidateMessage | Alive | Unable)
-        assert message.serial in begun or isinstance(message, Alive)
-        assert not isinstance(message, CandidateMessage) or message.token < N_VOCAB
+        assert isinstance(message, CandidateMessage | Alive | Unable | Times)
+        assert isinstance(message, Alive | Times) or message.serial in begun
+        assert not isinstance(message, CandidateMessage) or (message.token or 0) < N_VOCAB

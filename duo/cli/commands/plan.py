@@ -34,7 +34,7 @@ def plan(options: PlanOptions) -> int:
         f"draft {1000 * machine.draft_s:.4g} ms per token, {1000 * pair.costs.alone.pair_s():.4g} ms for two"
         f"{'' if machine.pair_s else ' (assumed)'}; {100 * acceptance:.0f} % accepted"
     )
-    prospects = foretell(pair, constant=True, prepares=bool(machine.branch_s) and not machine.latency_s)
+    prospects = foretell(pair, constant=True, prepares=bool(machine.branch_s))
     print("\n".join(render(prospects)))  # noqa: T201 - the output
     return 0
 

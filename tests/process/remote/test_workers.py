@@ -21,7 +21,7 @@ STORY = "Once upon a time, in a small village by the sea,"
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 3}
 N = 24
 TOKEN = "secret"
-OPTIONS = ("--exact", "--schedule", "async", "-c", "512", "--back-token", TOKEN)
+OPTIONS = ("--exact", "--schedule", "async", "--branches", "3", "-c", "512", "--back-token", TOKEN)
 MIB = 2**20
 
 
@@ -69,6 +69,8 @@ def test_workers_that_are_killed_and_stopped_within_a_text(
     with connected(draft, lead.port) as first:
         write_until_accepted(lead, plain)
         assert lead.write(STORY, N, **SAMPLED) == plain["sampled"]
+        assert lead.metric("duo:outcomes_prepared_total") > 0
+        assert lead.metric("duo:contradictions_prepared_total") > 0
         with connected(draft, lead.port) as second:
             stream = lead.stream(STORY, N)
             stream.wait_for_pieces(4)
@@ -102,7 +104,7 @@ def test_a_worker_that_hangs_and_one_that_is_ready_within_a_text(
 def test_interleaved_and_paused_texts_while_workers_are_killed(tmp_path: Path) -> None:
     target, draft = tiny_llama(tmp_path / "target.gguf", depth=0.05), tiny_llama(tmp_path / "draft.gguf", depth=0.02)
     dice, common = random.Random(4), ("--exact", "-c", "600", "--lookup", "off")
-    options = (*common, "--turn-tokens", "4", "--schedule", "async", "--back-token", TOKEN)
+    options = (*common, "--turn-tokens", "4", "--schedule", "async", "--branches", "3", "--back-token", TOKEN)
     sampled: dict[str, Any] = {"temperature": 0.8, "seed": 5}
     slow = "from tests.child import slow_target; slow_target(seconds=0.01)\n"
     with (
@@ -130,6 +132,7 @@ def test_interleaved_and_paused_texts_while_workers_are_killed(tmp_path: Path) -
         assert lead.metric("duo:queue_pauses_total") > 10
         assert lead.metric("duo:worker_drops_total") > 3
         assert lead.n_accepted > 10
+        assert lead.metric("duo:outcomes_prepared_total") > 10
 
 
 def test_unread_answers_do_not_accumulate(lead: LeadProcess) -> None:

@@ -5,8 +5,8 @@ import pytest
 from duo.engine.async_draft import CandidateQueue, Drafted
 from duo.engine.proposers import Result
 from duo.engine.recorder import Recorder
-from duo.remote.drafts import RemoteQueue
-from duo.remote.messages import Text
+from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.remote.messages import Ahead, Text
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Outcome
@@ -54,7 +54,7 @@ def test_a_decode_brings_no_candidate_once_the_target_has_written_the_token_that
 
 def test_an_order_has_what_is_new_and_whether_to_continue() -> None:
     queue = opened(n_ahead=1)
-    assert queue.order(1, 0.0) == Text(1, 0, 0, PROMPT, True)
+    assert queue.order(1, 0.0) == Text(1, 0, 0, PROMPT, True, ahead=Ahead.of(as_far_as(1)))
     assert queue.order(1, 0.0) is None
     assert receive(queue)
     assert queue.order(1, 0.0) == Text(1, 0, NEXT, [], False)
@@ -134,3 +134,54 @@ def test_the_late_scores_of_one_text_are_not_counted_in_the_next() -> None:
     draft.begin(text)
     draft.commit([Result((6,), draft="draft")])
     assert draft.estimates.acceptance.n_scored == 0
+
+
+def test_a_step_waits_for_a_remote_draft_no_longer_than_a_decode_and_a_tenth_of_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be slow for unknown reasons."""
+    clock, waited = ManualClock(), list[float]()
+    draft = RemoteDraft(RemoteDrafts(), "far", "far", lambda: None)
+    draft.estimates.target.alone.add(1, 0.3)
+    draft._connect(TokenSequence(PROMPT, N_VOCAB), Recorder(clock))
+    monkeypatch.setattr(draft._queue, "wait", lambda _, seconds: waited.append(seconds))
+    for passed_s in (0.0, 0.25, 0.25):
+        clock.time += passed_s
+        draft.wait(10.0)
+    draft.wait(0.05)
+    assert waited == [pytest.approx(0.4), pytest.approx(0.15), pytest.approx(-0.1), pytest.approx(-0.1)]
+
+
+def test_an_order_says_what_is_verified_also_to_a_draft_that_may_not_continue_its_chain() -> None:
+    queue = opened(n_ahead=1)
+    queue.allow(Lookahead(1, 0.0, CERTAIN, 2, RANKS))
+    queue.order(1, 0.0)
+    assert receive(queue)
+    assert queue.order(1, 0.0) == Text(1, 0, NEXT, [], False)
+    queue.verifies(1)
+    assert queue.order(1, 0.0) == Text(1, 0, NEXT, [], False, n_verified=NEXT + 1)
+    assert queue.order(1, 0.0) is None
+    queue.commit([GUESS.token, 3], 1)
+    assert queue.order(1, 0.0) == Text(1, 0, NEXT, [GUESS.token, 3], True)
+
+
+@pytest.mark.parametrize(("right", "expected_s"), [(5, 0.1), (2, 1.1)], ids=["prepared", "not prepared"])
+def test_the_next_token_after_an_outcome_that_was_prepared_needs_no_round_trip(right: int, expected_s: float) -> None:
+    """The worker is making it when the verdict is sent."""
+    draft = RemoteDraft(RemoteDrafts(), "far", "far", lambda: None)
+    draft._connect(TokenSequence(PROMPT, N_VOCAB), Recorder(ManualClock()))
+    queue, costs = draft._queue, draft.estimates.costs
+    costs.add_latency(1.0)
+    costs.concurrent.add(0.1)
+    costs.concurrent.add(0.1, n_sequences=2)
+    queue.open()
+    queue.allow(Lookahead(6, 0.0, CERTAIN, 2, RANKS))
+    queue.order(1, 1.0)
+    assert receive(queue)
+    queue.verifies(1)
+    follows = (Outcome(NEXT, 5), NEXT + 1, GUESS)
+    assert queue.offer(0, NEXT + 1, GUESS, NEXT, Drafted(1, 0.1, 2), [follows])
+    queue.commit([right], 1)
+    queue.order(1, 1.0)
+    assert [each.token for each in queue.look().candidates] == ([GUESS.token] if right == 5 else [])
+    assert draft._next_s(queue.look()) == pytest.approx(expected_s)

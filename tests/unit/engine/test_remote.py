@@ -1,18 +1,30 @@
 """Texts with remote drafts, whose remote machine is a thread here, and which connect, disconnect and take over."""
 
 import random
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.config import MAX_BRANCHES
 from duo.engine.async_draft import Drafted
+from duo.engine.prepared_outcomes import PreparingDrafter
 from duo.engine.proposers import RunningText
+from duo.engine.recorder import Recorder
+from duo.remote.connection import DraftConnection
 from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.remote.messages import Begin, CandidateMessage, End, FromDraft, Message, PreparedToken, Text, Times
+from duo.remote.worker import RemoteTarget
+from duo.speculation.acceptance import MAX_DEEP
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
-from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
+from tests.fakes import N_VOCAB, RANKS, Eager, FakeContext, Preparing, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, run
 
 TEXT = text_after(PROMPT, 30)
@@ -44,6 +56,75 @@ class FarEnd(RemoteDraft):
             drafted.append(token)
 
 
+class Link:
+    """A worker's side and a lead's, between which each message takes as long as the test wants."""
+
+    def __init__(self, drafts: "Line", dice: random.Random, lies: float = 0.0) -> None:
+        self._dice, self._lies = dice, lies
+        self.draft = RemoteDraft(drafts, "linked", "linked", lambda: None)
+        self._connection = DraftConnection(cast(Any, None), drafts, self.draft, cast(Any, threading.Event()))
+        self._there, self._back = deque[Message](), deque[FromDraft]()
+        self._context = FakeContext(self._guess, n_branches=4, others=self._others)
+        self._queue: RemoteTarget | None = None
+        self._drafter: PreparingDrafter | None = None
+        self._connection.take(Times({1: 0.001, 2: 0.001}))
+
+    def _guess(self, prefix: Sequence[int]) -> int:
+        right = next_token(prefix)
+        return right if right % 3 else (right + 1) % N_VOCAB
+
+    def _others(self, prefix: Sequence[int]) -> Sequence[int]:
+        return [(next_token(prefix) + n) % N_VOCAB for n in (0, 2, 3) if n or not next_token(prefix) % 3]
+
+    def work(self, n: int) -> None:
+        """So many random acts: a message is sent or arrives, or the draft decodes."""
+        for _ in range(n):
+            self._dice.choice([self._order, self._hear, self._draft, self._draft, self._tell])()
+            if self.draft.current is not None:
+                prepared = self.draft._sequence._prepared
+                assert len(prepared) <= MAX_BRANCHES
+                assert all(len(tokens) <= MAX_DEEP for tokens in prepared.values())
+
+    def _order(self) -> None:
+        if (message := self._connection.next_message()) is not None:
+            self._there.append(message)
+
+    def _hear(self) -> None:
+        message = self._there.popleft() if self._there else None
+        if isinstance(message, Begin):
+            self._context.rollback(0)
+            self._queue = RemoteTarget(message, cast(Any, self._back.append), self._context.cancel)
+            sampler = Greedy(n_alternatives=len(RANKS))
+            self._drafter = PreparingDrafter(self._context, self._queue, sampler, N_VOCAB, Recorder())
+        elif isinstance(message, Text) and self._queue is not None:
+            self._queue.update(message)
+        elif isinstance(message, End):
+            self._queue = self._drafter = None
+
+    def _draft(self) -> None:
+        if (
+            self._queue is not None
+            and self._drafter is not None
+            and (self._queue._may_prepare or self._queue._allows())
+        ):
+            self._drafter.step()
+
+    def _tell(self) -> None:
+        if not self._back:
+            return
+        message, dice = self._back.popleft(), self._dice
+        if isinstance(message, CandidateMessage) and dice.random() < self._lies:
+            changes: dict[str, Any] = {
+                name: max(0, getattr(message, name) + dice.randint(-2, 2)) for name in ("epoch", "n_known", "position")
+            }
+            tokens = [
+                PreparedToken(each.wrong + dice.randint(0, 2), dice.randrange(N_VOCAB), each.position, 3, 1.0)
+                for each in message.prepared
+            ]
+            message = msgspec.structs.replace(message, **changes, prepared=tuple(tokens))
+        self._connection.take(message)
+
+
 class Line(RemoteDrafts):
     """Drafts of which another one may be chosen at every step; `pick` gives the index."""
 
@@ -64,6 +145,39 @@ class Line(RemoteDrafts):
     def choose(self) -> RemoteDraft | None:
         i = self._pick()
         return self.all[i] if i < len(self.all) else None
+
+
+class Prepared(Line):
+    """One draft that prepares as much as it may."""
+
+    def new_estimates(self, model: str) -> DraftEstimates:
+        return Preparing(4, 6, target=self.costs, remote=True, name=model)
+
+
+@pytest.mark.parametrize("lies", [0.0, 0.5], ids=["honest", "lying"])
+@given(seed=st.integers(0, 2**32))
+def test_the_text_while_outcomes_are_prepared_over_a_link(seed: int, lies: float) -> None:
+    """Whose messages take any time, in each direction."""
+    dice = random.Random(seed)
+    drafts = Prepared(lambda: 0)
+    link = Link(drafts, dice, lies)
+    drafts.all.append(cast(Any, link.draft))
+    target = FakeContext(during=lambda: link.work(dice.randrange(40)), n_batch=32)
+    generation = Writing(target, None, make_ending(30), remote=drafts)
+    assert run(generation) == TEXT
+    assert not link.draft.current
+
+
+def test_without_delay_most_outcomes_that_come_true_were_prepared() -> None:
+    dice, drafts = random.Random(1), Prepared(lambda: 0)
+    link = Link(drafts, dice)
+    drafts.all.append(cast(Any, link.draft))
+    target = FakeContext(during=lambda: link.work(200), n_batch=32)
+    generation = Writing(target, None, make_ending(30), remote=drafts)
+    assert run(generation) == TEXT
+    metrics = generation.metrics
+    assert metrics.hits.total() > 0.8 * metrics.contradictions.total() > 0
+    assert metrics.n_prepared > metrics.hits.total()
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["with a local draft", "without"])

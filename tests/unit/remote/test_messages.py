@@ -13,7 +13,21 @@ from duo.config import SAMPLERS, SamplingConfig
 from duo.errors import LinkError
 from duo.llama.fingerprint import Fingerprint
 from duo.remote import messages
-from duo.remote.messages import Alive, Begin, CandidateMessage, End, Hello, Message, Refused, Text, Unable, Welcome
+from duo.remote.messages import (
+    Ahead,
+    Alive,
+    Begin,
+    CandidateMessage,
+    End,
+    Hello,
+    Message,
+    PreparedToken,
+    Refused,
+    Text,
+    Times,
+    Unable,
+    Welcome,
+)  # fmt: skip
 
 Parse = Callable[[bytes], Message]
 Sent = st.SearchStrategy[Message]
@@ -47,17 +61,36 @@ samplings = st.builds(
     samplers=st.permutations(SAMPLERS).map(tuple), seed=st.integers(0, 2**63 - 1),
 )  # fmt: skip
 fingerprints = st.builds(Fingerprint, ids, ids, ids, ids, st.lists(st.binary(max_size=40)).map(tuple))
+others = st.lists(numbers, max_size=8).map(tuple)
+prepared = st.builds(PreparedToken, numbers, numbers, numbers, numbers, finite, others)
+n_shares = st.sampled_from([9, 36]).flatmap(lambda n: st.tuples(*n * [shares]))
+ranks = st.lists(shares, max_size=8).map(tuple)
+aheads = st.none() | st.builds(Ahead, numbers, shares, n_shares, st.integers(0, 8), ranks)
 of_drafts = st.one_of(
     st.builds(Hello, ids, words, words, fingerprints),
-    st.builds(CandidateMessage, numbers, numbers, numbers, numbers, numbers, finite, numbers, st.floats(0, 3600)),
+    st.builds(
+        CandidateMessage,
+        numbers,
+        numbers,
+        numbers,
+        numbers,
+        numbers | st.none(),
+        finite,
+        numbers,
+        st.floats(0, 3600),
+        others,
+        st.integers(1, 9),
+        st.lists(prepared, max_size=8).map(tuple),
+    ),
+    st.builds(Times, st.dictionaries(st.integers(1, 9), st.floats(1e-9, 3600))),
     st.builds(Alive, numbers),
     st.builds(Unable, numbers),
 )
 of_leads = st.one_of(
     st.builds(Welcome, numbers),
     st.builds(Refused, st.text()),
-    st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans()),
-    st.builds(Text, numbers, numbers, numbers, tokens, st.booleans()),
+    st.builds(Begin, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans(), aheads),
+    st.builds(Text, numbers, numbers, numbers, tokens, st.booleans(), numbers, aheads),
     st.builds(End, numbers),
 )
 PARSERS = (messages.from_draft, messages.from_lead)
@@ -88,7 +121,7 @@ nested = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=12), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
     max_leaves=30,
 )
-tags = st.sampled_from([1, 2, 3, 4, 16, 17, 18, 19, 20])
+tags = st.sampled_from([1, 2, 3, 4, 5, 16, 17, 18, 19, 20])
 
 
 @pytest.mark.parametrize("parse", PARSERS)
@@ -97,7 +130,7 @@ tags = st.sampled_from([1, 2, 3, 4, 16, 17, 18, 19, 20])
         st.binary(max_size=200),
         st.builds(lambda n, tag, rest: bytes([0x90 + n, tag]) + rest, st.integers(0, 15), tags, st.binary(max_size=99)),
         st.one_of(nested, st.tuples(tags, nested, nested)).map(msgspec.msgpack.encode),
-        values.map(lambda sampling: msgspec.msgpack.encode([18, 1, 2, 3, sampling, [], 4, [5], True])),
+        values.map(lambda sampling: msgspec.msgpack.encode([18, 1, 2, sampling, [], 4, [5], True])),
     )
 )
 def test_random_bytes_and_values(parse: Parse, data: bytes) -> None:
@@ -107,7 +140,7 @@ def test_random_bytes_and_values(parse: Parse, data: bytes) -> None:
 @pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a", b"\x81\x91", b"\xdc\x00\x01"], ids=bytes.hex)
 @pytest.mark.parametrize("parse", PARSERS)
 def test_nesting_without_end(parse: Parse, opening: bytes) -> None:
-    for of in ("", "93 03 01", "96 13 01 01 01", "99 12 01 01 01 80 90 01", "95 01 01 a0 a0"):
+    for of in ("", "93 03 01", "96 13 01 01 01", "99 12 01 01 80 90 01", "95 01 01 a0 a0"):
         assert understood(parse, bytes.fromhex(of) + opening * (60_000 // len(opening))) is None
 
 

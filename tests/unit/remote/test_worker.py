@@ -1,10 +1,12 @@
 """DraftWorker: real connections between a lead and drafts over fakes, also over a bad network."""
 
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -13,12 +15,15 @@ import pytest
 
 from duo.config import SamplingConfig
 from duo.engine.cores import usable_cores
+from duo.engine.prepared_outcomes import PreparingDrafter
+from duo.engine.recorder import Recorder
 from duo.errors import LinkError, UsageError
 from duo.http.listener import Listener
-from duo.remote.messages import Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
+from duo.remote.messages import Ahead, Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
 from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
+from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
-from tests.fakes import N_VOCAB, FakeContext
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext, Preparing, next_token
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
 from tests.unit.remote.proxy import Proxy
@@ -98,19 +103,42 @@ def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
         assert client.pause_s == 0.01
 
 
+def test_neither_side_collects_small_messages_before_it_sends_them(stage: Stage) -> None:
+    """As Nagle's algorithm does, until the other side has acknowledged the last one."""
+    with drafting(stage.port) as worker:
+        stage.wait_for("joined", 1)
+        assert worker._socket is not None
+        (connection,) = stage.connections
+        sockets = worker._socket.socket, connection.transport.get_extra_info("socket")
+        assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
+
+
 @pytest.mark.parametrize("url", ["", "ws://", "ftp://a", "file:///a"])
 def test_urls_that_name_no_lead(url: str) -> None:
     with pytest.raises(UsageError, match="ws://host:port"):
         DraftWorker(url, hello(), lambda _: FakeContext())
 
 
-def test_a_bad_network_changes_no_text(stage: Stage) -> None:
+def doubtful(n_ctx: int) -> FakeContext:
+    """Of a draft that is wrong where the token is a multiple of three, and whose second choice is right there."""
+
+    def guess(prefix: Sequence[int]) -> int:
+        return next_token(prefix) + (not next_token(prefix) % 3)
+
+    return FakeContext(guess, n_ctx=n_ctx, n_batch=64, n_branches=4, others=lambda prefix: [next_token(prefix)])
+
+
+def test_a_bad_network_changes_no_text(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where outcomes are prepared."""
+    new = partial(Preparing, 4, N_AHEAD, target=stage.drafts.costs, remote=True)
+    monkeypatch.setattr(stage.drafts, "new_estimates", lambda model: new(name=model))
     chances = {"cut": 0.05, "twice": 0.1, "spoil": 0.1}
-    n_accepted = n_texts = 0
-    with Proxy(stage.port, **chances) as proxy, drafting(proxy.port, pause_s=0.01):
-        while not (n_accepted and chances.keys() <= proxy.counts.keys()):
+    n_accepted = n_prepared = n_texts = 0
+    with Proxy(stage.port, **chances) as proxy, drafting(proxy.port, doubtful, pause_s=0.01):
+        while not (n_accepted and n_prepared and chances.keys() <= proxy.counts.keys()):
             until(lambda: stage.drafts.connected)
             n_accepted += write(stage)
+            n_prepared += stage.writing.metrics.hits.total()
             n_texts += 1
             assert n_texts < 100, proxy.counts
 
@@ -131,6 +159,7 @@ def test_the_threads_of_a_draft_follow_the_free_cores_unless_the_user_has_chosen
 # What a remote draft knows of the lead's text, and how far it may draft
 
 SERIAL, EPOCH, AHEAD = 5, 2, 3
+LOOKAHEAD = Ahead(AHEAD, 0.0, CERTAIN, 0, ())
 
 
 class SavingContext(FakeContext):
@@ -170,7 +199,7 @@ def test_conversations_in_turns_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         def __iter__(self) -> Iterator[bytes]:
             for i in (0, 1, 0, 2, 1, 0):
                 text = texts[i] = [*texts[i], 9]
-                yield encode(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, text, False))
+                yield encode(Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, text, False, LOOKAHEAD))
                 known.append(context.n_past)
                 yield encode(Text(SERIAL, EPOCH, len(text), [], True))
                 until(lambda: context.n_past >= len(text))  # noqa: B023 - it ends within the loop
@@ -180,10 +209,10 @@ def test_conversations_in_turns_are_read_once(monkeypatch: pytest.MonkeyPatch) -
     assert known == [0, 0, 51, 0, 51, 52]
 
 
-def asked(*, may_draft: bool = True) -> tuple[RemoteTarget, list[Message], Mock]:
+def asked(*, may_draft: bool = True) -> tuple[RemoteTarget, list[Any], Mock]:
     """What stands for the lead of one text, what it sends, and what cancels the draft's decode."""
-    sent, cancel = list[Message](), Mock()
-    begin = Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft)
+    sent, cancel = list[Any](), Mock()
+    begin = Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft, LOOKAHEAD)
     return RemoteTarget(begin, sent.append, cancel), sent, cancel
 
 
@@ -215,19 +244,19 @@ def test_nothing_is_sent_under_the_lock() -> None:
         update.join(timeout=30)
         assert not update.is_alive()
 
-    target = RemoteTarget(Begin(SERIAL, N_VOCAB, AHEAD, SamplingConfig(), [], EPOCH, [*PROMPT], True), send, Mock())
-    target.publish(EPOCH, 3, Candidate(7, 1.0), 1, 0.1)
-    assert target.begin()[:2] == (EPOCH, [*PROMPT, 7])
+    begin = Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, [*PROMPT], True, LOOKAHEAD)
+    target = RemoteTarget(begin, send, Mock())
+    target.publish(0, 3, Candidate(7, 1.0), 1, 0.1)
+    assert target.begin().tokens == [*PROMPT, 7]
 
 
 def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
     target, sent, cancel = asked()
 
-    def draft(position: int, token: int, epoch: int = EPOCH) -> tuple[list[int], bool]:
+    def draft(position: int, token: int) -> tuple[list[int], bool]:
         """Draft one token: what the draft is told before, and whether its token was of use."""
         update = target.begin()
-        assert update.epoch == epoch
-        return update.tokens, target.publish(EPOCH, position, Candidate(token, 1.5), 2, 0.25)
+        return update.tokens, target.publish(update.epoch, position, Candidate(token, 1.5), 2, 0.25)
 
     assert draft(3, 1) == (PROMPT, True)
     target.update(told(3, [1]))
@@ -236,15 +265,46 @@ def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
     target.update(told(4, [5, 2]))
     assert draft(5, 7) == ([5, 2], False), "it comes late and is wrong, which the lead learns from"
     for position in range(6, 6 + AHEAD):
-        assert target.has_room
+        assert target._allows()
         draft(position, 0)
-    assert (target.has_room, cancel.call_count, len(sent)) == (False, 0, 3 + AHEAD)
+    assert (target._allows(), len(sent)) == (False, 3 + AHEAD)
+    old = target.begin()
     target.update(told(6, [], 9, serial=SERIAL - 1))
+    assert cancel.call_count == 0
     target.update(told(6, [8], EPOCH + 1))
-    assert (target.has_room, cancel.call_count) == (True, 1)
-    assert draft(7, 0, EPOCH + 1) == ([8], False), "of the old epoch"
+    assert (target._allows(), cancel.call_count) == (True, 1)
+    assert not target.publish(old.epoch, 9, Candidate(0, 1.5), 1, 0.25), "of the old epoch"
     assert len(sent) == 3 + AHEAD
+    assert draft(7, 0) == ([8], True)
+    assert sent[-1].epoch == EPOCH + 1
+    target.update(told(7, [], EPOCH + 2))
+    assert not target.publish(target.begin().epoch, 8, Candidate(0, 1.5), 1, 0.25), "the lead lacks a candidate"
+    assert draft(7, 0) == ([], True)
     with pytest.raises(LinkError, match="after 7 tokens"):
         target.update(told(8, [9], EPOCH + 2))
-    target.update(told(7, [], EPOCH + 1, may_draft=False))
-    assert not target.has_room
+    target.update(told(7, [], EPOCH + 2, may_draft=False))
+    assert not target._allows()
+
+
+OTHERS = (7, 8)
+
+
+def test_what_a_draft_prepares_is_sent_with_its_chain_and_goes_on_when_it_comes_true() -> None:
+    context = FakeContext(lambda _: 5, n_branches=2, others=lambda _: OTHERS)
+    sent, preparing = list[Any](), Ahead(6, 0.0, tuple(0.5 for _ in CERTAIN), 2, RANKS)
+    begin = Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, list(PROMPT), True, preparing)
+    target = RemoteTarget(begin, sent.append, context.cancel)
+    drafter = PreparingDrafter(context, target, Greedy(n_alternatives=2), N_VOCAB, Recorder())
+    drafter.step()
+    assert (sent[-1].token, sent[-1].alternatives, sent[-1].prepared) == (5, OTHERS, ())
+    target.update(Text(SERIAL, EPOCH, 3, [], True, n_verified=4))
+    for n in range(2):
+        drafter.step()
+        made = [(each.wrong, each.right, each.position, each.token) for each in sent[-1].prepared]
+        assert made == [(3, right, 4 + n, 5) for right in OTHERS]
+        assert (sent[-1].n_sequences, sent[-1].token, sent[-1].position) == (3, 5, 4 + n)
+    target.update(Text(SERIAL, EPOCH + 1, 3, [7], True))
+    n = len(context.batches)
+    drafter.step()
+    assert (context.tokens, context.batches[n:], context.branches) == ([*PROMPT, 7, 5, 5], [1], {})
+    assert (sent[-1].epoch, sent[-1].n_known, sent[-1].position, sent[-1].prepared) == (EPOCH + 1, 4, 6, ())

@@ -17,7 +17,7 @@ from duo.llama.fingerprint import Fingerprint
 from duo.remote import messages
 from duo.remote.connection import Admission, draft_app
 from duo.remote.drafts import RemoteDrafts
-from duo.remote.messages import Begin, CandidateMessage, Hello, Message, Welcome
+from duo.remote.messages import Begin, CandidateMessage, Hello, Message, PreparedToken, Welcome
 from duo.speculation.draft_estimates import DraftEstimates
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, make_ending, run, until
@@ -64,6 +64,11 @@ class Stage:
             self.finish()
         finally:
             self._listener.close()  # or its thread would outlive a test that fails
+
+    @property
+    def connections(self) -> list[Any]:
+        """The listener's, uvicorn's protocols."""
+        return list(self._listener._server.server_state.connections)
 
     def worker(self) -> ScriptedWorker:
         return ScriptedWorker(self.port)
@@ -162,6 +167,13 @@ def candidate(begin: Begin, **lies: Any) -> CandidateMessage:
     n = len(begin.tokens)
     right = {"serial": begin.serial, "epoch": begin.epoch, "n_known": n, "position": n, "token": 7}
     return CandidateMessage(**cast(Any, right | {"confidence": 9.0, "n_tokens": 1, "seconds": 0.001} | lies))
+
+
+def prepared(begin: Begin, **lies: Any) -> CandidateMessage:
+    """A candidate, and what follows if 8 comes instead of it, which may be wrong and nothing else."""
+    n = len(begin.tokens)
+    right = {"wrong": n, "right": 8, "position": n + 1, "token": 9, "confidence": 9.0}
+    return candidate(begin, n_sequences=2, prepared=(PreparedToken(**cast(Any, right | lies)),))
 
 
 def frame(opcode: int, data: bytes) -> bytes:

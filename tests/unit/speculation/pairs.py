@@ -161,11 +161,13 @@ def random_case(seed: int) -> Case:
 
 
 def prepared(
-    machine: Machine, acceptance: float, n_tokens: int, branches: int | None, ranks: Sequence[float] = DEFAULT.ranks
-) -> Replay:
+    machine: Machine, acceptance: float, n_tokens: int, branches: int | None, ranks: Sequence[float] = DEFAULT.ranks,
+    seed: int = 0,
+) -> Replay:  # fmt: skip
     """What is reached on separate devices if only schedule async is allowed. See DraftEstimates and replay()."""
-    made = pair(schedules=(ASYNC,), separate_devices=True, branches=branches)
-    return made.replay(machine, acceptance, n_tokens, ranks=ranks)
+    is_far = machine.latency_s > 0
+    made = pair(schedules=(ASYNC,), separate_devices=True, branches=branches, remote=is_far, aborts=machine.aborts)
+    return made.replay(machine, acceptance, n_tokens, seed, ranks=ranks)
 
 
 # What fixed settings reach on them, exactly
@@ -255,6 +257,6 @@ class Fixed(Controller):
     def learn(self, results: Sequence[SizedResult], cost: StepCost | None) -> None: ...
 
 
-def fixed(k: int, wait: int, schedule: Schedule = ASYNC) -> Pair:
+def fixed(k: int, wait: int, schedule: Schedule = ASYNC, **options: Any) -> Pair:
     controller = Fixed(k, wait)
-    return Pair(controller, Certain(controller.target, N_MAX, N_AHEAD, (schedule,)))
+    return Pair(controller, Certain(controller.target, N_MAX, N_AHEAD, (schedule,), **options))

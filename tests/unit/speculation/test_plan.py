@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION
+from duo.speculation.decision import best_batch
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule, TargetAlone
 from duo.speculation.types import Origin, Plan
 from tests.unit.speculation.pairs import (
@@ -143,6 +144,13 @@ def test_in_order_each_candidate_must_be_worth_it_and_coupled_ones_are_judged_to
     assert IN_ORDER.plan([10.0], 0.0005).wait_s is not None
     assert n_verified(COUPLED.plan([1.0])) == 0
     assert n_verified(COUPLED.plan([1.0, 10.0, 10.0, 10.0])) == 4
+
+
+def test_a_candidate_does_not_wait_for_the_sake_of_doubtful_ones_after_it() -> None:
+    """It costs little to verify it, and a head start is worth less the less likely its candidates are."""
+    curve = [0.3 + 0.003 * n for n in range(5)]
+    found, _ = best_batch([0.5, 0.05, 0.05, 0.05], curve, 5.0, 0.8, 0.06, 0.06, lambda n: max(0.0, min(1.5, n)))
+    assert found >= 1
 
 
 @pytest.mark.parametrize("acceptance", [0.05, 0.5, 0.9])

@@ -1,6 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.config import MAX_BRANCHES
+from duo.speculation.acceptance import MAX_DEEP
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Outcome
 
@@ -138,3 +141,77 @@ def test_outcomes_that_cannot_come_true_are_dropped() -> None:
     assert not made.prepare(0, Outcome(1, 8), 4, Candidate(1, 0.5))
     made.commit([7])
     assert pending(made) == [2], "that of a later position outlives a commit"
+
+
+def far(*tokens: int) -> TokenSequence:
+    """With these candidates of a remote draft, which knows one accepted token."""
+    made = sequence()
+    for position, token in enumerate(tokens, 1):
+        assert made.offer(0, position, Candidate(token, 1.0), n_known=1)
+    return made
+
+
+def test_what_a_remote_draft_prepares_must_contradict_a_pending_candidate_and_know_the_text() -> None:
+    made = far(5, 6)
+    for epoch, at, position, n_known, is_taken, why in (
+        (0, 2, 3, 1, True, "it contradicts the second one"),
+        (0, 2, 3, 1, False, "a second token for the same position"),
+        (0, 2, 5, 1, False, "a gap"),
+        (0, 3, 4, 1, False, "there is no candidate that it contradicts"),
+        (1, 1, 2, 1, False, "a later epoch"),
+        (0, 1, 2, 0, False, "it does not know the prompt"),
+    ):
+        assert made.prepare(epoch, Outcome(at, 8), position, Candidate(4, 1.0), n_known) is is_taken, why
+    assert not made.prepare(0, Outcome(1, 8), 2, Candidate(10, 1.0), 1), "beyond the vocabulary"
+    made.commit([5, 8])
+    assert pending(made) == [4]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["in time", "late"])
+def test_what_a_remote_draft_has_prepared_for_the_outcome_that_came_true_is_taken_when_it_comes(
+    *, is_late: bool
+) -> None:
+    """Also if the candidate that it contradicts comes after the target's token."""
+    made = sequence() if is_late else far(5)
+    made.commit([8])
+    if is_late:
+        assert not made.offer(0, 1, Candidate(5, 1.0), n_known=1)
+    for position, token in ((2, 4), (3, 2)):
+        assert not made.prepare(0, Outcome(1, 7), position, Candidate(3, 1.0), 1), "another outcome"
+        assert made.prepare(0, Outcome(1, 8), position, Candidate(token, 1.0), 1)
+    assert made.offer(made.epoch, 4, Candidate(7, 1.0), n_known=2), "the draft goes on from there"
+    assert pending(made) == [4, 2, 7]
+    made.commit([3, 7, 9])
+    for outcome, position in ((Outcome(1, 8), 3), (Outcome(4, 9), 5)):
+        assert not made.prepare(made.epoch, outcome, position, Candidate(3, 1.0), 1), "it builds on what was wrong"
+
+
+def test_what_is_prepared_is_bounded() -> None:
+    made, n = far(*9 * [5]), 0
+    for token in range(10):
+        for outcome in (Outcome(at, token) for at in range(1, 10)):
+            for position in range(outcome.position + 1, outcome.position + 100):
+                n += made.prepare(0, outcome, position, Candidate(1, 1.0), 1)
+    assert n == MAX_BRANCHES * MAX_DEEP
+
+
+@given(data=st.data())
+def test_whatever_a_remote_draft_prepares_the_text_is_what_was_committed(data: st.DataObject) -> None:
+    made, small, token = sequence(), st.integers(0, 6), st.integers(-1, 11)
+    text = [1]
+    for _ in range(data.draw(st.integers(0, 25))):
+        what = data.draw(st.sampled_from(["offer", "prepare", "prepare", "commit", "restart"]))
+        candidate, position, n_known = Candidate(data.draw(token), 1.0), len(text) + data.draw(small) - 2, len(text)
+        epoch = max(0, made.epoch - data.draw(st.integers(-1, 2)))
+        n_known -= min(n_known, data.draw(st.integers(0, 2)))
+        if what == "offer":
+            made.offer(epoch, position, candidate, n_known)
+        elif what == "prepare":
+            made.prepare(epoch, Outcome(max(0, position - 1), data.draw(token)), position, candidate, n_known)
+        elif what == "commit":
+            text.append(data.draw(st.integers(0, 9)))
+            made.commit([text[-1]])
+        else:
+            made.restart()
+        assert made.accepted == text
+        assert all(0 <= each.token < 10 for each in made.pending)
