@@ -30,8 +30,7 @@ class Override(NamedTuple):
 
 def as_array(overrides: Sequence[Override]) -> ctypes.Array[ctypes.c_void_p]:
     """llama.h, struct llama_model_tensor_buft_override: two pointers each, and two at the end that are NULL."""
-    patterns = (ctypes.cast(ctypes.c_char_p(one.pattern), ctypes.c_void_p).value for one in overrides)
-    pairs = zip(patterns, (one.buffer_type for one in overrides), strict=True)
+    pairs = [(ctypes.cast(ctypes.c_char_p(one.pattern), ctypes.c_void_p).value, one.buffer_type) for one in overrides]
     return (ctypes.c_void_p * (2 * len(overrides) + 2))(*chain.from_iterable(pairs))
 
 

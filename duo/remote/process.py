@@ -202,7 +202,7 @@ def main() -> None:
     """Follow the plan in the first argument until stdin is closed; status 2: its options cannot be used."""
     end_with_stdin()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, handlers=[_Reporter()])
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_Reporter()])
     logging.getLogger("duo.llama").setLevel(logging.CRITICAL)
     try:
         plan = msgspec.json.decode(

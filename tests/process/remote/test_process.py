@@ -29,7 +29,11 @@ def worker_of(model: Path, **options: Any) -> OwnWorker:
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"), [(("GPU99",), r"the draft: .*GPU99"), ((), r"recurrent\.gguf cannot roll back its cache")]
+    ("devices", "said"),
+    [
+        (("GPU99",), r"^the draft: devices: unknown device GPU99"),
+        ((), r"^the draft: recurrent\.gguf cannot roll back its cache"),
+    ],
 )
 def test_options_that_the_process_rejects_raise_usage_errors(
     tmp_path: Path, devices: tuple[str, ...], said: str

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from duo.bench import contestants
 from duo.bench.contestants import SPECULATIVE, Program, checked, other_programs
 from duo.bench.rounds import Job, ParseError, Run
+from duo.config import EngineConfig
 from duo.loading import load
 from tests.gguf_files import tiny_llama
 from tests.unit.bench.recorded import JOB, N_TOKENS, PROMPT, TEXT, ended, recorded
@@ -76,3 +78,13 @@ def test_the_program_that_can_draft_does_so_with_every_limit(tmp_path: Path) -> 
     assert [f"{options} {k} --spec-draft-p-min 0" in command for k, command in enumerate(commands, 1)] == [
         False, True, True
     ]  # fmt: skip
+
+
+def test_programs_place_experts_as_duo_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contestants, "gpus", lambda: ["a card"])
+    config = EngineConfig(override_tensor=["up=CPU,down=CUDA0", "gate=CPU"], n_cpu_moe=2, draft_cpu_moe=True)
+    target, draft = config.target_model(Path("a"), has_draft=True), config.draft_model(Path("b"))
+    experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
+    placed = contestants._placement(target, "-ngl", "-dev")
+    assert placed[2:4] == ["-ot", rf"up=CPU,down=CUDA0,gate=CPU,blk\.(0|1){experts}"]
+    assert contestants._placement(draft, "-ngld", "-devd") == ["-ngld", "all", "-otd", experts]

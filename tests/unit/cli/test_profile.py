@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from duo.cli.commands.saved_profiles import _place
 from duo.config import AUTO_DRAFT
-from duo.models.profiles import Key, Profile
+from duo.models.profiles import Key, KeyModel, Profile
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from tests.command import ONE_EACH, Argument, Run, assert_refused
@@ -255,3 +256,12 @@ def test_what_is_refused(save: Save) -> None:
     ):
         assert_refused(tune(*arguments), said, status=2)
     assert all(path.exists() for path in names)
+
+
+@pytest.mark.parametrize(
+    ("layers", "moved", "said"),
+    [(-1, [], "GPU"), (3, [], "3 layers on GPU"), (-1, [["cpu_moe", "exps=CPU"]], "GPU, some tensors elsewhere")],
+)
+def test_where_a_model_is(layers: int, moved: list[Any], said: str) -> None:
+    model = KeyModel("a.gguf", 1, layers, None, (), split=["layer", [], 0, *moved])
+    assert _place(model, Key((model,), (), 1, ("", "", "CPU", "CUDA", ""), ())) == said
