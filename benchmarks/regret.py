@@ -31,7 +31,7 @@ from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from benchmarks.virtual_clock import Load
 from duo.bench.results import Range
-from duo.diagnose.prospects import informed
+from duo.diagnose.prospects import forecasts_of, informed
 from duo.speculation.constants import DEFAULT, Constants
 from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule, fastest
@@ -146,7 +146,7 @@ def advice(seed: int) -> float:
     case = Case("random", machine, (text,), n_prompt=1)
     rates = {each: case.forced(each, text, N_ADVICE_TOKENS).rate for each in (Schedule.SYNC, Schedule.ASYNC)}
     rates[Schedule.OFF] = 1 / machine.target_s[0]
-    forecasts = informed(machine, acceptance, N_MAX).forecasts(constant=True)
+    forecasts = forecasts_of(informed(machine, acceptance, N_MAX), constant=True)
     advised = fastest({schedule: each.rate for schedule, each in forecasts.items()})
     return rates[advised] / max(rates.values())
 
