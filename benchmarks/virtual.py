@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, islice, takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,17 @@ _WRONG = 2  # a candidate that is wrong everywhere; the token at each position i
 _OTHERS = range(3, _N_VOCAB)
 
 
+class Decode(NamedTuple):
+    """A decode of the draft. Of each sequence: the position of the token it leads to, and whether all before is right.
+
+    Of one that was aborted, nothing.
+    """
+
+    start: float
+    end: float
+    rows: tuple[tuple[int, bool], ...] = ()
+
+
 @dataclass(slots=True)
 class Replay:
     tokens: int = 0
@@ -51,6 +63,8 @@ class Replay:
     n_opened: int = 0  # branches begun
     ends: list[tuple[int, float]] = field(default_factory=list)  # after each step: tokens and seconds so far
     tokens_in: dict[Schedule, int] = field(default_factory=lambda: dict.fromkeys(Schedule, 0))
+    decodes: list[Decode] = field(default_factory=list)  # of the draft
+    target_s: float = 0.0  # in which the target computed
 
     @property
     def rate(self) -> float:
@@ -97,20 +111,22 @@ def replay(
     target = _VirtualTarget(clock, machine)
     target.append(0, prompt[:-1])
     recorder, sampler = Recorder(clock), _Sampler(candidates, n_prompt, n_tokens, seed, ranks)
-    local = link = None
+    local = link = context = None
     if draft is not None and draft.remote:
         times = {n: drafting_s(machine, n) for n in (1, *warmed)}
         context = _VirtualDraft(clock, replace(machine, latency_s=0.0))
         link = VirtualLink(clock, machine.latency_s, draft, context, sampler, times)
     elif draft is not None:
-        local = LocalDraft(Cache(_VirtualDraft(clock, machine)), draft)
+        context = _VirtualDraft(clock, machine)
+        local = LocalDraft(Cache(context), draft)
     others = [Quotes(quotes, n_prompt, controller.n_most)] if quotes is not None else []
     generate(target, local, controller, prompt, n_tokens, recorder, sampler, _Verifier(), others, link)
     if link is not None:
         link.close()
     found = Replay(
         n_verified=[step.n_candidates for step in recorder.steps], n_contradicted=recorder.contradictions.total(),
-        n_prepared=recorder.hits.total(), n_opened=recorder.n_prepared,
+        n_prepared=recorder.hits.total(), n_opened=recorder.n_prepared, decodes=getattr(context, "decodes", []),
+        target_s=sum(event.end - event.start for event in recorder.events if event.name in ("decode", "prompt")),
     )  # fmt: skip
     for step in recorder.steps:
         found.add(step.n_tokens, step.end)
@@ -232,19 +248,23 @@ class _VirtualContext:
         self._sequences = {0: (0, 0)}
         self._first = 0  # the token at the beginning of the cache, which a probe without context has elsewhere
         self._is_stopped = self._is_cancelled = False
+        self.decodes: list[Decode] = []
 
     @property
     def n_past(self) -> int:
         return self._sequences[0][0]
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        self._take(self._seconds(len(tokens)))
+        start = self._take(self._seconds(len(tokens)))
         rows = [self.append(0, [token]) for token in tokens]
+        self.decodes.append(Decode(start, self._clock.now(), (rows[-1],)))
         return np.array(rows[len(rows) - n_rows :], np.float64).reshape(n_rows, 2)
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        self._take(drafting_s(self._machine, len(tokens)))
-        return np.array([self.append(sequence, [token]) for sequence, token in tokens], np.float64)
+        start = self._take(drafting_s(self._machine, len(tokens)))
+        rows = [self.append(sequence, [token]) for sequence, token in tokens]
+        self.decodes.append(Decode(start, self._clock.now(), tuple(rows)))
+        return np.array(rows, np.float64)
 
     def append(self, sequence: int, tokens: Sequence[int]) -> tuple[int, bool]:
         n, n_right = self._sequences[sequence]
@@ -259,17 +279,20 @@ class _VirtualContext:
     def _seconds(self, n: int) -> float:
         raise NotImplementedError
 
-    def _take(self, seconds: float) -> None:
-        """Wait until the decode is done, or aborted if the device can do that."""
+    def _take(self, seconds: float) -> float:
+        """Wait until the decode is done, or aborted if the device can do that. Returns its start."""
         self._is_cancelled = self._is_stopped
-        end = self._clock.now() + seconds
+        start = self._clock.now()
+        end = start + seconds
         if self._clock.load is not None:
             end, lost_s = self._clock.load.take(self._clock.now(), seconds)
             self._clock.lost_s += lost_s
         while not self._is_cancelled and (left_s := end - self._clock.now()) > 0 and self._condition.wait(left_s):
             pass
         if self._is_cancelled:
+            self.decodes.append(Decode(start, self._clock.now()))
             raise DecodeAborted("aborted")
+        return start
 
     def rollback(self, n_past: int) -> None:
         self._sequences[0] = n_past, min(n_past, self._sequences[0][1])
