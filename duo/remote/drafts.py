@@ -54,7 +54,7 @@ class RemoteQueue(CandidateQueue):
             if decode is not None and decode.epoch == epoch - 1 and sequence.came_true in decode.outcomes:
                 position_now = len(accepted) + len(sequence.pending)  # it goes on with what it has prepared
                 self._decode = decode._replace(epoch=epoch, position=position_now, on_chain=True)
-            elif may_draft and (decode is None or decode.epoch != epoch):
+            elif may_draft and (decode is None or decode.epoch != epoch or not before[1]):  # it had to pause
                 self._ordered = self._now()
                 self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
             ahead = None if is_same else Ahead.of(lookahead)
