@@ -165,6 +165,17 @@ def test_an_order_says_what_is_verified_also_to_a_draft_that_may_not_continue_it
     assert queue.order(1, 0.0) == Text(1, 0, NEXT, [GUESS.token, 3], True)
 
 
+def test_a_draft_is_told_to_go_further_before_the_lead_waits_for_that() -> None:
+    """It has paused where the last order ended."""
+    queue = opened(n_ahead=1)
+    queue.order(1, 0.0)
+    assert receive(queue)
+    queue.allow(as_far_as(2))
+    assert queue.order(1, 0.0) == Text(1, 0, NEXT, [], True, ahead=Ahead.of(as_far_as(2)))
+    queue.allow(as_far_as(3))
+    assert queue.order(1, 0.0) is None, "it continues anyway"
+
+
 def test_a_draft_that_had_to_pause_is_expected_again_when_it_may_continue() -> None:
     """However long ago it made its last token: the target's decode was long."""
     draft, clock = RemoteDraft(RemoteDrafts(), "far", "far", lambda: None), ManualClock()
