@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from typing import NamedTuple, Protocol
 
+from duo.config.model_config import ROWS
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.recorder import Recorder
@@ -87,7 +88,7 @@ class Drafter:
         fresh = self._tokens[self._first + self.context.n_past :]
         if max(fresh) >= self.context.n_vocab:
             return False
-        n_room = min(self.context.n_ctx - position + self._first, self.context.n_batch - len(fresh))
+        n_room = min(self.context.n_ctx - position + self._first, self.context.n_batch - len(fresh), ROWS - 1)
         expected = expected[: max(0, n_room)]
         if expected and len(fresh) < DEFAULT.some and max(expected) < self.context.n_vocab:
             return self._draft_expected(start, fresh, expected)

@@ -40,6 +40,7 @@ log = logging.getLogger("duo.remote")
 SPARE = 64  # messages that a worker may send beyond those that an order allows
 _MAX_CREDIT = 16384  # messages that it may send before the next order
 _MAX_CONFIDENCE = 50.0
+_LEAST_S = 1e-6  # that a decode may take
 _FINAL = ("version", "token", "vocabulary")  # reasons that a worker is told; it does not connect again
 
 
@@ -199,7 +200,7 @@ class DraftConnection:
         is_current = not isinstance(message, Times) and message.serial == self._serial
         current = self._begun if is_current and draft.current is self._begun else None
         if isinstance(message, Times):
-            draft.measured = message.seconds
+            draft.measured = {n: max(each_s, _LEAST_S) for n, each_s in message.seconds.items()}
         elif isinstance(message, CandidateMessage):
             if current is None or not self._offer(message, *current):
                 self.drafts.count("stale")
@@ -216,7 +217,7 @@ class DraftConnection:
             raise ConnectionRejected("garbage", f"token {token} is not in the target's vocabulary")
         own = _candidate(message) if message.token is not None else None
         prepared = [(Outcome(each.wrong, each.right), each.position, _candidate(each)) for each in message.prepared]
-        drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6), message.n_sequences)
+        drafted = Drafted(message.n_tokens, max(message.seconds, _LEAST_S), message.n_sequences)
         taken = queue.offer(message.epoch, message.position, own, message.n_known, drafted, prepared)
         if not taken or not queue.may_draft:
             self.wake.set()  # there is an order to send

@@ -46,7 +46,10 @@ class RemoteQueue(CandidateQueue):
             sequence, before, lookahead = self._sequence, self._told, self._lookahead
             accepted, position, epoch, may_draft = sequence.accepted, self._n_told, sequence.epoch, self._allows()
             told = (epoch, may_draft, self._n_verified)
-            if not (may_draft or before[1] or self._n_verified) or (told == before[:3] and position == len(accepted)):
+            # By the last order it may have paused where it may continue now.
+            is_told = told == before[:3] and position == len(accepted)
+            is_told = is_told and (not may_draft or before[3].allows([one.confidence for one in sequence.pending]))
+            if is_told or not (may_draft or before[1] or self._n_verified):
                 return None
             is_same = lookahead == before[3] or not lookahead.n_ahead
             self._told, self._n_told = (*told, before[3] if is_same else lookahead), len(accepted)
@@ -54,7 +57,7 @@ class RemoteQueue(CandidateQueue):
             if decode is not None and decode.epoch == epoch - 1 and sequence.came_true in decode.outcomes:
                 position_now = len(accepted) + len(sequence.pending)  # it goes on with what it has prepared
                 self._decode = decode._replace(epoch=epoch, position=position_now, on_chain=True)
-            elif may_draft and (decode is None or decode.epoch != epoch):
+            elif may_draft and (decode is None or decode.epoch != epoch or not before[1]):  # it had to pause
                 self._ordered = self._now()
                 self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
             ahead = None if is_same else Ahead.of(lookahead)

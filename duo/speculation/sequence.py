@@ -79,7 +79,8 @@ class TokenSequence:
             is_true = position_of < n and self.accepted[position_of] == outcome.token
             is_true = is_true and (is_last or n_known >= self.settled)
         if is_true:
-            return self.offer(self.epoch, position, candidate, None if n_known is None else position_of + 1)
+            n_known = None if n_known is None else position_of + 1
+            return position <= position_of + MAX_DEEP and self.offer(self.epoch, position, candidate, n_known)
         candidates = self._prepared.get(outcome, [])
         fits = position == position_of + 1 + len(candidates) and len(candidates) < MAX_DEEP
         fits = fits and (bool(candidates) or len(self._prepared) < MAX_BRANCHES) and 0 <= candidate.token < self.n_vocab

@@ -165,6 +165,35 @@ def test_an_order_says_what_is_verified_also_to_a_draft_that_may_not_continue_it
     assert queue.order(1, 0.0) == Text(1, 0, NEXT, [GUESS.token, 3], True)
 
 
+def test_a_draft_is_told_to_go_further_before_the_lead_waits_for_that() -> None:
+    """It has paused where the last order ended."""
+    queue = opened(n_ahead=1)
+    queue.order(1, 0.0)
+    assert receive(queue)
+    queue.allow(as_far_as(2))
+    assert queue.order(1, 0.0) == Text(1, 0, NEXT, [], True, ahead=Ahead.of(as_far_as(2)))
+    queue.allow(as_far_as(3))
+    assert queue.order(1, 0.0) is None, "it continues anyway"
+
+
+def test_a_draft_that_had_to_pause_is_expected_again_when_it_may_continue() -> None:
+    """However long ago it made its last token: the target's decode was long."""
+    draft, clock = RemoteDraft(RemoteDrafts(), "far", "far", lambda: None), ManualClock()
+    draft._connect(TokenSequence(PROMPT, N_VOCAB), Recorder(clock))
+    queue, costs = draft._queue, draft.estimates.costs
+    costs.add_latency(1.0)
+    costs.concurrent.add(0.1)
+    queue.open()
+    queue.allow(as_far_as(1))
+    queue.order(1, 1.0)
+    assert receive(queue)
+    queue.order(1, 1.0)
+    clock.time += 10.0
+    queue.commit([GUESS.token, 3], 1)
+    queue.order(1, 1.0)
+    assert draft._next_s(queue.look()) == pytest.approx(1.1)
+
+
 @pytest.mark.parametrize(("right", "expected_s"), [(5, 0.1), (2, 1.1)], ids=["prepared", "not prepared"])
 def test_the_next_token_after_an_outcome_that_was_prepared_needs_no_round_trip(right: int, expected_s: float) -> None:
     """The worker is making it when the verdict is sent."""

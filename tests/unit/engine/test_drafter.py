@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from duo.config.model_config import ROWS
 from duo.engine.drafter import Drafter, DraftUpdate
 from duo.engine.recorder import Recorder
 from duo.errors import DecodeAborted
@@ -85,6 +86,16 @@ def test_what_is_expected_is_decoded_at_once_and_drafted_as_far_as_the_draft_wou
     assert draft.pending == TEXT[:9]
     assert context.batches[2:] == [1] * (9 - n_drafted)
     assert draft.drafter.end() == context.tokens == [*PROMPT, *TEXT[:8]]
+
+
+def test_no_more_is_expected_at_once_than_every_context_has_rows_for() -> None:
+    """llama.cpp ends the process if more are asked for."""
+    context = FakeContext(n_vocab=N_VOCAB, n_batch=100)
+    draft = begun(context, Eager(64, 64, Schedule.SYNC))
+    assert draft.drafter.step(TEXT[:39])
+    draft.wrote()
+    assert draft.pending == TEXT[:ROWS]
+    assert context.batches == [len(PROMPT) + ROWS - 1]
 
 
 # Probes

@@ -154,6 +154,24 @@ class Prepared(Line):
         return Preparing(4, 6, target=self.costs, remote=True, name=model)
 
 
+class Usual(Line):
+    """Drafts whose use is as it pays."""
+
+    new_estimates = RemoteDrafts.new_estimates
+
+
+@pytest.mark.parametrize("times", [{1: 5e-324, 2: 3600.0}, {1: 5e-324, 2: 5e-324}, {1: 3600.0, 2: 5e-324}])
+def test_a_worker_whose_times_cannot_be_ends_no_text(times: dict[int, float]) -> None:
+    drafts = Usual(lambda: 0)
+    for n in range(1, 20):
+        drafts.costs.alone.add(n, 0.01)
+    link = Link(drafts, random.Random(1))
+    link._connection.take(Times(times))
+    link.draft._allow()
+    link.draft.estimates.choose_branches(allowed=True)
+    assert link.draft.estimates.costs.concurrent.seconds(0.0, 2) < 1e12
+
+
 @pytest.mark.parametrize("lies", [0.0, 0.5], ids=["honest", "lying"])
 @given(seed=st.integers(0, 2**32))
 def test_the_text_while_outcomes_are_prepared_over_a_link(seed: int, lies: float) -> None:

@@ -193,6 +193,9 @@ def test_what_is_prepared_is_bounded() -> None:
             for position in range(outcome.position + 1, outcome.position + 100):
                 n += made.prepare(0, outcome, position, Candidate(1, 1.0), 1)
     assert n == MAX_BRANCHES * MAX_DEEP
+    made = far(5)
+    made.commit([8])
+    assert sum(made.prepare(0, Outcome(1, 8), at, Candidate(1, 1.0), 1) for at in range(2, 100)) == MAX_DEEP, "late"
 
 
 @given(data=st.data())
