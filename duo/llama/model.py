@@ -110,7 +110,8 @@ class Model(Vocabulary):
         # Never NULL: that would be all devices, including those for the other model.
         pointers = (ctypes.c_void_p * (len(self.devices) + 1))(*(device.pointer for device in self.devices))
         params.devices = ctypes.addressof(pointers)
-        params.n_gpu_layers, params.split_mode = config.n_gpu_layers, SPLIT_MODES.index(config.split_mode)
+        split_mode = config.split_mode if self.devices else "layer"  # no tensors are split over no device
+        params.n_gpu_layers, params.split_mode = config.n_gpu_layers, SPLIT_MODES.index(split_mode)
         params.main_gpu = 0 if config.split_mode == "none" else config.main_gpu  # then there is one device
         most = llama_cpp.llama_max_devices()
         if len(config.tensor_split) > most:

@@ -13,7 +13,7 @@ from duo.llama.gguf_header import GgufHeader
 
 # What means the same to Python and to llama.cpp, whose regular expressions are those of ECMAScript.
 _ESCAPED = r"\\(?:[^a-zA-Z0-9]|[dDsSwW])"
-_TIMES = r"(?:(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})\??)?"
+_TIMES = r"(?:(?:[*+?]|\{\d{1,2}\})\??)?"  # a comma is between two overrides
 _SET = rf"\[\^?(?:{_ESCAPED}|[a-zA-Z]-[a-zA-Z]|\d-\d|[^\\\[\]&|~^-])+\]"
 _KNOWN = re.compile(rf"(?:(?:{_SET}|{_ESCAPED}|[^][\\(){{}}*+?|^$]|\)){_TIMES}|\((?:\?[:=!])?|[|^$]|\\[bB])+")
 _MOST = 4000  # characters of a pattern, which is compiled recursively
@@ -46,7 +46,7 @@ def read_overrides(config: ModelConfig, header: GgufHeader, devices: Sequence[De
         why, expression = "", _compiled(pattern)
         names = frozenset(filter(expression.search, header.tensors)) if expression else frozenset()
         if not (pattern and name):
-            why = f"{text!r} is not of the form PATTERN=TYPE, such as exps=CPU"
+            why = f"{text!r} is not of the form PATTERN=TYPE, such as exps=CPU (a comma separates two)"
         elif name not in types:
             why = f"no buffer type {name} for this model (there are: {', '.join(types)})"
         elif expression is None:
@@ -65,7 +65,7 @@ def read_overrides(config: ModelConfig, header: GgufHeader, devices: Sequence[De
 def _compiled(pattern: str) -> re.Pattern[str] | None:
     """The pattern, if it means the same to llama.cpp and to Python."""
     try:
-        is_known = len(pattern) <= _MOST and pattern.isascii() and _KNOWN.fullmatch(pattern)
+        is_known = len(pattern) <= _MOST and pattern.isascii() and "\0" not in pattern and _KNOWN.fullmatch(pattern)
         return re.compile(pattern, re.ASCII) if is_known else None
     except (re.error, RecursionError):
         return None

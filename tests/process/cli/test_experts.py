@@ -117,6 +117,11 @@ def test_on_the_cpu_alone_nothing_changes(mixture: Path, plain: bytes, options: 
     assert (run.status, run.stdout, run.warnings) == (0, plain, []), run.stderr
 
 
+def test_without_a_device_no_tensor_is_split(mixture: Path, plain: bytes) -> None:
+    run = runner.duo("-m", mixture, *TEXT, "-dev", "none", "-sm", "tensor", "-cmoe")
+    assert (run.status, run.stdout) == (0, plain), run.stderr
+
+
 def test_by_variables_and_as_a_draft(mixture: Path, dense: Path) -> None:
     text = (*TEXT, "-td", "1", "--schedule", "sync")
     alone = runner.duo("-m", dense, *TEXT)
@@ -137,6 +142,7 @@ def test_by_variables_and_as_a_draft(mixture: Path, dense: Path) -> None:
         ("-ot exps", "-ot: 'exps' is not of the form PATTERN=TYPE"),
         ("-ot =CPU", "-ot: '=CPU' is not of the form"),
         ("-ot exps=CPU,", "-ot: '' is not of the form"),
+        (r"-ot blk\.\d{1,2}\.ffn_up_exps=CPU", "such as exps=CPU (a comma separates two)"),
         ("-ot exps=CUDA0", "-ot: no buffer type CUDA0 for this model (there are: CPU)"),
         ("-ot exps$=CPU", "-ot: no tensor of mixture.gguf matches 'exps$' (one is blk.0.ffn_gate_exps.weight)"),
         ("-ot EXPS=CPU", "matches 'EXPS'"),

@@ -79,7 +79,7 @@ def test_experts_are_counted_apart_and_what_is_elsewhere_is_not_in_a_layer(tmp_p
         *((wrong, 0) for wrong in (
             "(?i)exps", "(?<!_)exps", "(?P<a>exps)", "[[:alpha:]]exps", r"(a)\1|exps", "exps*+", "exps**", "{exps",
             "exps)", "[exps", "exps]", r"exps\Z", "[z-a]exps", "exps{2,1}", 999 * "(" + "exps" + 999 * ")",
-            5000 * "exps|", "éxps|exps",
+            5000 * "exps|", "éxps|exps", "exps|\0",
         )),
     ],
 )  # fmt: skip
