@@ -58,6 +58,6 @@ def test_another_duo_is_installed(folder: Path) -> None:
 
 
 def test_the_folder_is_relative_to_the_caller_s(tmp_path: Path) -> None:
-    words = [REPOSITORY / "benchmarks" / "gpu.sh", "--dry-run", "--offline", "stick"]
+    words = [str(REPOSITORY / "benchmarks" / "gpu.sh"), "--dry-run", "--offline", "stick"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{REPOSITORY}/benchmarks/offline.sh --offline stick \n")
