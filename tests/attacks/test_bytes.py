@@ -255,9 +255,11 @@ LARGE = [
 def test_an_answer_is_not_lost_because_a_client_still_sends(lead: Lead, body: bytes) -> None:
     """A connection that is closed while bytes have not been read is reset."""
     with connect(lead, body) as link:
-        assert read_answer(link)[0] in (413, 404, 400)
+        answer = link.recv(65536)  # the first part, which has the status
         link.shutdown(socket.SHUT_WR)
-        assert link.recv(9) == b""
+        while link.recv(65536):
+            pass
+    assert int(answer.split()[1]) in (413, 404, 400)
 
 
 def test_an_end_with_open_connections(engine: Engine, slot: ScriptedSlot) -> None:
