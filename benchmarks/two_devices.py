@@ -26,7 +26,6 @@ from duo.diagnose.prospects import Pair, foretell, informed, read_machine, read_
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
 from duo.loading import load
-from duo.remote.messages import VERSION
 from duo.speculation.controller import Controller
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Plan, Planned, Proposal
@@ -39,7 +38,6 @@ _KS = ("1", "2", "3", "4", "6", "8", "auto")  # candidates that take turns verif
 _FINALISTS = 2  # of those that take turns, which run with every prompt and in every round
 _N_CTX = 512
 _SMALL = 1.5  # times as long for two sequences: more prepare no outcomes
-_PREPARES = 3  # version of the protocol in which a remote draft prepares outcomes
 _BARS = {  # by milliseconds of the target and of the draft
     (25, 8): ((BOTH, TURNS, 1.20), (BOTH, FIXED, 1.20), (PREPARED, BOTH, 1.10), (PREPARED, LIMIT, 0.78)),
     (25, 12): ((TURNS, FIXED, 0.98), (PREPARED, LIMIT, 0.79)),
@@ -196,8 +194,7 @@ def measured(setup: Setup, name: str, pair: Pair) -> Measured:
         engine.call(emulation.install)
         compared = contestants(engine, emulation, likely_ks(found, emulation))
         if emulation.is_far:
-            modes = {BOTH: 0} if VERSION < _PREPARES else {BOTH: 0, PREPARED: None}
-            compared += emulation.far(modes, engine, setup, port, stack)
+            compared += emulation.far({BOTH: 0, PREPARED: None}, engine, setup, port, stack)
         results = Results(compared)
         take_all(results, prompts, setup)
         return Measured(name, emulation, results, found)
