@@ -89,9 +89,9 @@ def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection:
         note(f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?")
     if slot.in_turns and config.schedule == "async":
         warn("--schedule async has no effect: a head that shares the context or the cache of the target takes turns")
-    in_order = draft is not None and slot.can_speculate and config.schedule in ("auto", "async")
-    can_prepare = slot.remote is not None or (in_order and slot.translation is None and not slot.uses_head)
-    if config.branches and (is_rejection or not can_prepare):
+    can_prepare = draft is not None and slot.can_speculate and slot.translation is None and not slot.uses_head
+    is_concurrent = config.schedule in ("auto", "async") and (can_prepare or slot.remote is not None)
+    if config.branches and (is_rejection or not is_concurrent):
         needed = "the schedule async and a draft that can roll back and has the target's vocabulary"
         warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")
 

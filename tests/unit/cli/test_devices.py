@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from duo.cli import load
+from duo.config import EngineConfig
 from duo.llama.devices import Device
 from duo.llama.library import supports_rpc
 from tests.command import ONE_EACH, assert_refused, models
@@ -77,3 +78,13 @@ def test_a_server_of_another_protocol_and_one_that_hangs(tiny: Path, answer: byt
 def test_without_drafting_the_drafts_server_is_not_used(tiny: Path) -> None:
     run = duo(*models(tiny, tiny), *TEXT, "--rpc", f"127.0.0.1:{free_port()}", "--draft", "0")
     assert (run.status, run.warnings) == (0, [])
+
+
+@pytest.mark.parametrize(("schedule", "warns"), [("auto", False), ("async", False), ("off", True)])
+def test_a_draft_worker_prepares_outcomes_only_in_a_schedule_in_which_it_drafts(
+    schedule: str, warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slot = mock.Mock(draft_model=None, in_turns=False, can_speculate=False, remote=mock.Mock())
+    config = EngineConfig(schedule=schedule, branches=2)
+    load._say_what_is_unusual(slot, config, is_rejection=False)
+    assert ("--branches 2 has no effect" in capsys.readouterr().err) is warns
