@@ -158,6 +158,8 @@ class EagerController(Controller):
     def plan(self, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
         super().plan(texts, proposals)  # it notices drafts that have ended
         at, draft = next((i for i, each in enumerate(proposals) if each.draft == self.mode.draft), -1), self.draft
+        if draft is None and not self.drafts and proposals:
+            return Plan(proposals[0].candidates[: max(0, texts[0].n_room - 1)], 0)
         if draft is None or at < 0:
             return Plan()
         drafted, n = proposals[at], max(0, min(draft.n_max, texts[0].n_room - 1))
@@ -169,6 +171,11 @@ class EagerController(Controller):
 def eager(draft: LocalDraft) -> Proposers:
     """This draft alone, and a controller that is as eager."""
     return Proposers(EagerController(draft.estimates.target), [draft])
+
+
+def eager_lookup(sources: Proposers) -> Proposers:
+    """The lookup among these `sources` alone, and a controller that takes all that the lookup finds."""
+    return Proposers(EagerController(), others=sources.others)
 
 
 class FakeContext:

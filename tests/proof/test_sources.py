@@ -14,7 +14,7 @@ from duo.engine.translated import Translation
 from duo.llama.model import Model
 from duo.speculation.modes import Schedule
 from duo.speculation.types import TokenLogprobs
-from tests.fakes import Eager, eager, restless
+from tests.fakes import Eager, eager, eager_lookup, restless
 from tests.gguf_files import tiny_llama
 from tests.prompts import SCRIPTS
 
@@ -46,10 +46,10 @@ def test_the_text_is_the_same(kind: str, demo_pair: tuple[Path, Path], tmp_path:
         engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(texts):
             prompt = engine.tokenize(text)
-            sources = engine.slot.proposers(lookup=True)
             if draft is None:
                 tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
                 prompt = tokens + tokens[: len(tokens) // 4]
+                sources = eager_lookup(engine.slot.proposers())
             else:
                 estimates = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
                 sources = eager(engine.slot.new_draft(estimates))
