@@ -5,7 +5,10 @@ the same order. Every filter keeps at least one.
 """
 
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -13,7 +16,7 @@ from duo.speculation.types import Logits, TokenIds
 
 Tokens = tuple[TokenIds, Logits]
 
-_ROWS = 128  # logits per maximum in the search for the largest
+_ROWS = 64  # logits per maximum in the search for the largest
 _FIRST_TRY = 256  # number of the largest logits that top-p sorts first
 
 
@@ -31,7 +34,8 @@ def penalties(
     ids: TokenIds, logits: Logits, recent: Sequence[int], *, repeat: float, frequency: float, presence: float
 ) -> Tokens:
     """Make the tokens of `recent` less likely (Keskar et al. 2019, and OpenAI's two penalties)."""
-    tokens, counts = np.unique(np.array(recent, np.int64), return_counts=True)
+    counted = Counter(recent)
+    tokens, counts = np.array([*counted], np.int64), np.array([*counted.values()])
     at = ids.searchsorted(tokens)
     found = at < len(ids)
     found[found] = ids[at[found]] == tokens[found]
@@ -46,13 +50,7 @@ def top_k(ids: TokenIds, logits: Logits, k: int) -> Tokens:
     """The `k` largest logits (Fan et al. 2018); all if k is 0. Among equal logits the lowest ids are kept."""
     if k <= 0 or k >= len(ids):
         return ids, logits
-    near = _at_least(logits, k)
-    if near is not None:
-        ids, logits = ids[near], logits[near]
-    least = np.partition(logits, len(logits) - k)[len(logits) - k]
-    keep = logits >= least
-    if (surplus := int(np.count_nonzero(keep)) - k) > 0:
-        keep[np.flatnonzero(logits == least)[-surplus:]] = False
+    keep = _largest(logits, k)
     return ids[keep], logits[keep]
 
 
@@ -61,17 +59,16 @@ def top_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
     if p >= 1:
         return ids, logits
     weights = np.exp(logits - logits.max())
-    total = weights.sum(dtype=np.float64)
+    enough = p * np.add.reduce(weights, dtype=np.float64)
     n = _FIRST_TRY
     while True:
         # Sorting a large vocabulary takes longer than everything else.
-        near = top_k(np.arange(len(ids)), logits, n)[0]
-        order = near[np.argsort(-logits[near], kind="stable")]
-        reached = np.flatnonzero(weights[order].cumsum(dtype=np.float64) >= p * total)
-        if reached.size or n >= len(ids):
-            break
+        order = _largest(logits, n)
+        order = order[(-logits[order]).argsort(kind="stable")]
+        reached = bisect_left(list(accumulate(weights[order].tolist())), enough)
+        if reached < len(order) or n >= len(ids):
+            return _first(ids, logits, order, reached + 1)
         n *= 8
-    return _first(ids, logits, order, reached)
 
 
 def min_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
@@ -79,7 +76,7 @@ def min_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
     if p <= 0:
         return ids, logits
     largest = logits.max()
-    keep = logits >= min(largest, largest + math.log(p))
+    keep = (logits >= min(largest, largest + math.log(p))).nonzero()[0]
     return ids[keep], logits[keep]
 
 
@@ -93,12 +90,13 @@ def typical(ids: TokenIds, logits: Logits, p: float) -> Tokens:
     possible = probabilities > 0
     entropy = (probabilities[possible] * surprisal[possible]).sum()
     order = np.argsort(np.abs(surprisal - entropy), kind="stable")
-    return _first(ids, logits, order, np.flatnonzero(probabilities[order].cumsum() > p))
+    return _first(ids, logits, order, probabilities[order].cumsum().searchsorted(p, side="right") + 1)
 
 
-def _first(ids: TokenIds, logits: Logits, order: TokenIds, enough: TokenIds) -> Tokens:
-    """The tokens in this order up to the first that is `enough`; all if none is."""
-    keep = np.sort(order[: enough[0] + 1]) if enough.size else np.arange(len(ids))
+def _first(ids: TokenIds, logits: Logits, order: TokenIds, n: int) -> Tokens:
+    """The first `n` tokens in this order."""
+    keep = order[:n]
+    keep.sort()
     return ids[keep], logits[keep]
 
 
@@ -107,18 +105,32 @@ def temperature(ids: TokenIds, logits: Logits, value: float) -> Tokens:
     return ids, logits.astype(np.float64) / value
 
 
-def _at_least(logits: Logits, k: int) -> TokenIds | None:
-    """Indices of those of `[n]` logits that may be among the `k` largest; None if n is too small for this to be faster.
+def near(logits: Logits, k: int, more: Sequence[int] = ()) -> TokenIds | None:
+    """Indices of those of `[n]` logits that may be among the `k` largest, and `more`; None if n is too small for this.
 
     The logits are seen as a table, whose column maxima are found by comparing whole rows. At least k logits reach the
-    k-th largest column maximum, and they are all in columns whose maximum reaches it.
+    k-th largest column maximum.
     """
     n_columns = len(logits) // _ROWS
     if n_columns < 2 * k:
         return None
-    table, rest = logits[: _ROWS * n_columns].reshape(_ROWS, n_columns), logits[_ROWS * n_columns :]
-    maxima = table.max(axis=0)
-    bound = np.partition(maxima, n_columns - k)[n_columns - k]
-    columns = np.flatnonzero(maxima >= bound)
-    row, column = np.nonzero(table[:, columns] >= bound)
-    return np.concatenate((row * n_columns + columns[column], _ROWS * n_columns + np.flatnonzero(rest >= bound)))
+    maxima = np.maximum.reduce(logits[: _ROWS * n_columns].reshape(_ROWS, n_columns), axis=0)
+    maxima.partition(n_columns - k)
+    keep = logits >= maxima[n_columns - k]
+    if more:
+        keep[[i for i in more if i < len(logits)]] = True
+    found: TokenIds = keep.nonzero()[0]
+    return found
+
+
+def _largest(logits: Logits, k: int) -> TokenIds:
+    """Indices, ascending, of the `k` largest of `[n]` logits, or of all; among equals the lowest."""
+    if k >= len(logits):
+        return np.arange(len(logits))
+    some = near(logits, k)
+    logits = logits if some is None else logits[some]
+    least = np.partition(logits, len(logits) - k)[len(logits) - k]
+    keep: TokenIds = (logits >= least).nonzero()[0]
+    if len(keep) > k:
+        keep = np.delete(keep, (logits[keep] == least).nonzero()[0][k - len(keep) :])
+    return keep if some is None else some[keep]

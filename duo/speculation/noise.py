@@ -12,6 +12,7 @@ from duo.speculation.types import Floats, TokenIds
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
+_FEW = 32  # ids whose numbers are computed one by one
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -27,6 +28,9 @@ class Purpose(IntEnum):
 def uniforms(seed: int, purpose: Purpose, position: int, ids: TokenIds) -> Floats:
     """Uniform numbers in (0, 1) with 53 bits for the tokens `ids` `[n]`; `[n]` float64."""
     state = _mix(_mix(_mix(seed & _MASK) + purpose * _STEP & _MASK) + position * _STEP & _MASK)
+    if len(ids) <= _FEW:  # NumPy's first calls after a decode take longer than all of this
+        few = [_mix((token + 1) * _STEP + state & _MASK) >> 11 or 1 for token in ids.tolist()]
+        return np.array(few, np.float64) * 2.0**-53
     mixed = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_STEP) + np.uint64(state)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_FIRST)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from duo.config import SamplingConfig
+from duo.config import SAMPLERS, SamplingConfig
 from duo.errors import GrammarError
 from duo.speculation import filters
 from duo.speculation.filters import Tokens
@@ -88,7 +88,8 @@ class Coupled(Greedy):
 
     def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Scores:
         ids, left = self._chain(logits, recent)
-        return ids, left + gumbel(self._seed, Purpose.OWN, position, ids) if self._noisy else left
+        is_drawn = self._noisy and len(ids) > 1
+        return ids, left + gumbel(self._seed, Purpose.OWN, position, ids) if is_drawn else left
 
 
 def chooser(config: SamplingConfig, banned: Sequence[int] = (), n_alternatives: int = 0) -> Greedy:
@@ -126,14 +127,24 @@ class Chain:
         }
         self._bias = config.logit_bias
         self._steps = [steps.get(name) for name in config.samplers]  # None: penalties
+        # The other samplers need no more than the largest logits to find which of them are left after top-k.
+        before = config.samplers[: config.samplers.index("top_k")] if "top_k" in config.samplers else SAMPLERS
+        self._k = config.top_k if {"typ_p", "top_p"}.isdisjoint(before) else 0
 
     def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
         """The tokens kept of logits `[n_vocab]`, and their logits over the temperature. Raises GrammarError if none."""
-        ids = _all_ids(len(logits))
+        changed = [*[token for token, _ in self._bias], *(recent if self.n_recent else ())]
+        ids = filters.near(logits, self._k + len(changed), changed) if self._k else None
+        if ids is None:
+            ids = _all_ids(len(logits))
+        else:
+            logits = logits[ids]
         if self._bias:
             ids, logits = filters.bias(ids, logits, self._bias)
             _best(logits)
         for step in self._steps:
+            if len(ids) == 1:  # whatever its logit
+                break
             if step is not None:
                 ids, logits = step(ids, logits)
             elif self.n_recent and recent:
