@@ -117,8 +117,9 @@ class Controller:
             draft.costs.use_cores(self.target.n_cores)
             draft.begin(mode, n_prompt)
         are_new = (not draft.acceptance.n_scored for draft in drafts)
-        self.chooser.begin(*self.prospects.allowed(), n_room, is_first=not self.target.alone.seconds(1) or any(are_new))
         self.target.begin()
+        is_first, n_likely = not self.target.alone.seconds(1) or any(are_new), self.target.length.value
+        self.chooser.begin(*self.prospects.allowed(), n_room, is_first=is_first, n_likely=n_likely)
         self.follow()
         self._review()
 
@@ -216,6 +217,7 @@ class Controller:
                 draft.n_unread += len(results[0].tokens)
             return
         n_tokens, mode, costs = len(results[0].tokens), self.mode, self.costs
+        self.target.n_written += n_tokens
         cost = self._learn_cost(cost)
         alone_s = self.target.alone.seconds(1)
         self._trials.learn(n_tokens, is_alone=not cost.n_candidates and mode.schedule is not ASYNC)

@@ -79,8 +79,8 @@ class Budget:
         self.alone_s = 0.0
         self.begin(None, is_first=True)
 
-    def begin(self, n_room: int | None, *, is_first: bool = False) -> None:
-        """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from others."""
+    def begin(self, n_room: float | None, *, is_first: bool = False) -> None:
+        """A text begins, of about `n_room` tokens (None: no limit). `is_first`: nothing is known from others."""
         self.is_first = is_first
         most = math.inf if n_room is None else DEFAULT.share * n_room
         self._credit = min(self._first if is_first else self._later, most)
@@ -121,11 +121,17 @@ class Chooser:
     def __init__(self) -> None:
         """No draft can be used yet."""
         self.budget = Budget(DEFAULT.first, DEFAULT.later)
-        self.begin((ALONE,), ALONE, None, is_first=True)
+        self.begin((ALONE,), ALONE, None, is_first=True, n_likely=DEFAULT.horizon)
 
-    def begin(self, allowed: Sequence[Mode], first: Mode, n_room: int | None, *, is_first: bool) -> None:
-        """Start a text in mode `first`, one of those that are `allowed`. For the others see Budget."""
-        self.budget.begin(n_room, is_first=is_first)
+    def begin(
+        self, allowed: Sequence[Mode], first: Mode, n_room: int | None, *, is_first: bool, n_likely: float
+    ) -> None:
+        """Start a text in mode `first`, one of those that are `allowed`. For the others see Budget.
+
+        `n_likely`: tokens that it is likely to get.
+        """
+        self._n_likely = n_likely
+        self.budget.begin(n_likely if n_room is None else min(n_room, n_likely), is_first=is_first)
         self.allowed = tuple(allowed)
         self.now = self._first = first
         self.changes: list[Change] = []
@@ -234,9 +240,9 @@ class Chooser:
         chance = math.erfc(-z / math.sqrt(2)) / 2
         return sd * (z * chance + math.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
-    def _room(self) -> int:
-        """Tokens within which a change must pay."""
-        horizon = max(DEFAULT.horizon, self.n_tokens)
+    def _room(self) -> float:
+        """Tokens within which a change must pay. A text ends at any token with the same probability."""
+        horizon = max(min(DEFAULT.horizon, self._n_likely), self.n_tokens)
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
 
     def _change(self, mode: Mode, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypedDict
 
@@ -14,6 +15,7 @@ from duo.speculation.estimators import Mean, Time, TimesState, between, restored
 AS_FAST: Assumed = (1.0, 1.0, 1.0)
 # Other programs: the seconds over which processor time is counted; of a decode's time, the least share that its threads
 # use if they do all the work; the share of that below which decodes are disturbed; and what is forgotten per second.
+_FORGETS = 0.1  # weight of the last text in the mean length of texts
 _WINDOW_S, _COMPUTES, _UNDISTURBED, _FORGOTTEN = 0.1, 0.9, 0.88, 0.02
 
 
@@ -26,6 +28,7 @@ class TargetState(TypedDict):
     costs: BatchTimesState  # T(n), alone
     bias: float  # of forecasts for the target alone
     looked_up: float  # tokens that the lookup finds between two other steps
+    length: float  # tokens of a text; earlier profiles have none
 
 
 class BatchTimes:
@@ -189,6 +192,8 @@ class TargetCosts:
         self._by_cores: dict[int, dict[str, BatchTimes]] = {}  # then by draft; "": alone
         self.bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
         self.n_found = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
+        self.length = Mean(_FORGETS, DEFAULT.horizon, 1)  # tokens of a text
+        self.n_written = 0  # tokens of the present text
         self._used: dict[int, float] = {}  # share of a decode's time that its threads usually use, by free cores
         self.warm_s = math.inf  # the time of the first tokens, when the target was loaded
         self.use_cores(0)
@@ -222,9 +227,17 @@ class TargetCosts:
 
     def begin(self) -> None:
         """A text begins."""
+        self.length, self.n_written = self._with_last(), 0
         for here in self._by_cores.values():
             for times in here.values():
                 times.begin()
+
+    def _with_last(self) -> Mean:
+        """The length of texts, with that of the last one, if it got any tokens."""
+        found = replace(self.length)
+        if self.n_written:
+            found.add(self.n_written)
+        return found
 
     def learn_cores(self, cpu_s: float, seconds: float) -> bool:
         """The threads of a decode used `cpu_s` each. Returns whether other programs have slowed down all before.
@@ -265,18 +278,25 @@ class TargetCosts:
 
     def state(self) -> TargetState:
         """What was learned of the target alone, as JSON types."""
-        return {"costs": self.times(), "bias": self.bias.value, "looked_up": self.n_found.value}
+        return {
+            "costs": self.times(),
+            "bias": self.bias.value,
+            "looked_up": self.n_found.value,
+            "length": self._with_last().value,
+        }
 
     def restore(self, state: TargetState) -> bool:
         """Start from the state() of an earlier run. False, and nothing is restored, if it is damaged."""
         try:
             bias, looked_up = (between(state[name], 0, 1e9) for name in ("bias", "looked_up"))
+            length = between(state.get("length", DEFAULT.horizon), 1, 1e9)
             TargetCosts().restore_times(state["costs"])
         except (KeyError, TypeError, ValueError, AttributeError):
             return False
         self.restore_times(state["costs"])
         self.bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
         self.n_found = Mean(value=looked_up, n=DEFAULT.probe_tokens // 2)
+        self.length = Mean(_FORGETS, length, DEFAULT.few)
         return True
 
 

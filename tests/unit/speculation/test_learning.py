@@ -273,12 +273,34 @@ def test_nothing_of_a_damaged_state_is_restored(place: Sequence[Any], name: str,
     assert which.state() == before
 
 
+def test_the_budget_and_the_horizon_follow_the_lengths_of_earlier_texts() -> None:
+    """Also of a text of an earlier run that was its only one."""
+    made = pair()
+    for n_tokens, likely in ((20, DEFAULT.horizon), (20, (DEFAULT.horizon + 20) / 2), (0, (DEFAULT.horizon + 40) / 3)):
+        made.begin(10)
+        assert made.controller.target.length.value == pytest.approx(likely)
+        for _ in range(n_tokens):
+            made.step(1, 0, 0.1)
+    made.begin(10)
+    assert made.controller.target.length.value == pytest.approx((DEFAULT.horizon + 40) / 3), "nothing was written"
+    made.step(1, 0, 0.1)
+    assert made.controller.chooser.budget.credit_s / 0.1 == pytest.approx(
+        DEFAULT.share * (DEFAULT.horizon + 40) / 3, 0.01
+    )
+    first = pair()
+    first.begin(10)
+    first.step(20, 0, 0.1)
+    again = another_run(first)
+    again.begin(10)
+    assert again.controller.target.length.value == pytest.approx((DEFAULT.horizon + 20) / 2)
+
+
 def test_a_draft_of_which_nothing_is_known_has_the_budget_of_a_first_text() -> None:
     """Also where T(n) is known, from the target alone or from another draft."""
     made, found = pair(), []
     for n_scored in (0, 0, 24, 0):
         made.begin(10)
-        made.step(1, 0, 0.1)
+        made.step(DEFAULT.horizon, 0, 0.1)
         found.append(made.controller.chooser.budget.credit_s / 0.1)
         made.draft.learn_scores(scores(0.5, n_scored))
     assert found == pytest.approx([DEFAULT.first, DEFAULT.first, DEFAULT.first, DEFAULT.later], abs=0.01)

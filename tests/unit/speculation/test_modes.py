@@ -22,15 +22,20 @@ def rates(concurrent: float = 10.0, sequential: float = 10.0, off: float = 10.0,
     return {**found, ALONE: RateEstimate(off, off, off)}
 
 
-def begun(mode: Mode = ALONE, allowed: tuple[Mode, ...] = ALL, n_room: int | None = None) -> Chooser:
+def begun(
+    mode: Mode = ALONE, allowed: tuple[Mode, ...] = ALL, n_room: int | None = None, n_likely: float = DEFAULT.horizon
+) -> Chooser:
     chooser = Chooser()
-    chooser.begin(allowed, mode, n_room, is_first=False)
+    chooser.begin(allowed, mode, n_room, is_first=False, n_likely=n_likely)
     return chooser
 
 
-def following(mode: Mode, allowed: tuple[Mode, ...] = ALL, n_room: int | None = None, credit_s: float = 0.1) -> Chooser:
+def following(
+    mode: Mode, allowed: tuple[Mode, ...] = ALL, n_room: int | None = None, credit_s: float = 0.1,
+    n_likely: float = DEFAULT.horizon,
+) -> Chooser:  # fmt: skip
     """A chooser that has made 16 tokens in `mode`, as fast as the target alone."""
-    chooser = begun(mode, allowed, n_room)
+    chooser = begun(mode, allowed, n_room, n_likely)
     chooser.step(16, 16 * ALONE_S, ALONE_S)
     chooser.budget.spend(chooser.budget.credit_s - credit_s)
     assert chooser.budget.credit_s == pytest.approx(credit_s)
@@ -141,7 +146,7 @@ def test_the_trial_that_is_worth_most_is_made_first_and_each_once_in_a_text() ->
     assert after_review(chooser, bad) is ALONE
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ALONE
     assert chooser.changes[0].reason == "a trial: 7.8 to 11.8 instead of 10.0 tokens/s forecast"
-    chooser.begin(ALL, ALONE, None, is_first=False)
+    chooser.begin(ALL, ALONE, None, is_first=False, n_likely=DEFAULT.horizon)
     chooser.step(1, ALONE_S, ALONE_S)
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ASYNC
 
@@ -181,6 +186,16 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
     chooser = following(now, n_room=n_room)
     chooser.step(n_tokens - 16, 0.0, ALONE_S)
     assert after_review(chooser, rates(sequential=20.0), entry_s) is then
+
+
+@pytest.mark.parametrize(("n_tokens", "share", "then"), [(16, 0.24, SYNC), (16, 0.26, ALONE), (128, 0.49, SYNC)])
+def test_where_texts_are_short_a_change_must_save_its_prefill_in_as_many_tokens(
+    n_tokens: int, share: float, then: Mode
+) -> None:
+    """Or in as many as this one has, if it is already longer."""
+    chooser = following(ALONE, n_likely=DEFAULT.horizon / 4)
+    chooser.step(n_tokens - 16, 0.0, ALONE_S)
+    assert after_review(chooser, rates(sequential=20.0), share * SAVED_S) is then
 
 
 @pytest.mark.parametrize(
