@@ -295,7 +295,7 @@ class Meter:
         self._busy = f"other programs use {n_others:.1f} of {usable_cores()} cores" if is_disturbed else ""
         if is_disturbed and not self._told:
             self._told = True
-            left_s = self._end - time.perf_counter()
+            left_s = max(1.0, self._end - time.perf_counter())
             self._note(f"{self._busy}: measuring again, for up to {left_s:.0f} s; if they go on, nothing is saved")
         return is_disturbed
 

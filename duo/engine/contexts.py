@@ -131,7 +131,7 @@ def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -
             one_s = one_s if n > 1 else seconds
             if time.perf_counter() - shown > _SHOWN_EVERY_S:
                 shown = time.perf_counter()
-                log.info("warming up %s: %d of %d batch sizes", model.path.name, n, most)
+                log.info("warming up %s: %d of %d batch sizes", model.path.name, n, sizes[-1])
     if shown > start:
         log.info("warmed up %s in %.0f s", model.path.name, time.perf_counter() - start)
     return least_s

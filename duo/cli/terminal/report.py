@@ -128,10 +128,10 @@ def verdict(run: RunStatistics) -> str:
         if times >= 1 + CLOSE:
             sources = (("the draft", draft), ("lookup", lookup))
             who = " and ".join(name for name, found in sources if found and found.accepted) or "duo"
-            said = f"{who} made this {times:.2f} times as fast (alone: {alone} by its decodes)"
+            said = f"{who} made this {times:.2f} times as fast (alone: {alone})"
         else:
             compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
-            said = f"{why_no_gain(run)}; {compared} the target alone ({alone} by its decodes)"
+            said = f"none: {compared} the target alone ({alone}); {why_no_gain(run)}"
     shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
     return f"{said}; tokens: {shares}" if run.policy.has_draft and shares else said
 
