@@ -35,8 +35,10 @@ fill() {
     trap 'rm -rf "$work"' EXIT
     cd "$here/.."
     cp benchmarks/offline.sh "$folder"
+    mkdir "$work/duo"
     git archive HEAD duo benchmarks pyproject.toml README.md LICENSE ':!benchmarks/results' ':!benchmarks/NOTES.md' |
-        xz >"$folder/duo.tar.xz"
+        tar -x -C "$work/duo"
+    tar -cJf "$folder/duo.tar.xz" -C "$work/duo" .
     # Of the bindings, Python alone; what they vendor without models, documents and tests.
     version=$(sed -n 's/.*"llama-cpp-python>=\([0-9.]*\),.*/\1/p' pyproject.toml)
     "$python" -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$work" "llama-cpp-python==$version"
@@ -44,7 +46,7 @@ fill() {
     tar -cJf "$folder/llama.cpp.tar.xz" --exclude llama.cpp/models --exclude llama.cpp/docs --exclude llama.cpp/tests \
         -C "$work/llama_cpp_python-$version/vendor" llama.cpp
     CMAKE_ARGS="-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF" \
-        "$python" -m pip wheel --quiet --no-deps --wheel-dir "$folder/wheels" "$work/llama_cpp_python-$version" .
+        "$python" -m pip wheel --quiet --no-deps --wheel-dir "$folder/wheels" "$work/llama_cpp_python-$version" "$work/duo"
     # shellcheck disable=SC2086 # several options
     "$python" -m pip download --quiet --only-binary :all: ${WHEELS:-} --find-links "$folder/wheels" \
         --dest "$folder/wheels" "$folder"/wheels/duo_llm-*.whl "gguf>=0.19" cmake ninja
