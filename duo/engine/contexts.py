@@ -12,10 +12,12 @@ from duo.engine.decoder import Decoder
 from duo.errors import DecodeError, ModelError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
+from duo.llama.eagle3 import Eagle3Context
 from duo.llama.gguf_header import n_mtp
-from duo.llama.heads import ChainedHeadContext, HeadContext, SharedHeadContext
+from duo.llama.heads import HeadContext
 from duo.llama.limits import available_bytes
 from duo.llama.model import Model
+from duo.llama.mtp import ChainedHeadContext, MtpContext, SharedHeadContext
 from duo.models.fitting import DEVICE_CTX
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
@@ -171,8 +173,14 @@ def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, targ
     if model.shares_cache:
         own = replace(wanted, flash_attn=target.flash_attn, type_k=config.type_k, type_v=config.type_v)
         return SharedHeadContext(model, own, target)
-    kind = ChainedHeadContext if n_mtp(model.header) > 1 else HeadContext
-    return kind(model, wanted, target)
+    return head_type(model)(model, wanted, target)
+
+
+def head_type(model: Model) -> type[Eagle3Context | MtpContext]:
+    """The context of a head with a cache."""
+    if not model.has_mtp:
+        return Eagle3Context
+    return ChainedHeadContext if n_mtp(model.header) > 1 else MtpContext
 
 
 @contextmanager
