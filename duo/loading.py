@@ -22,7 +22,7 @@ from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
 from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_header import GgufHeader, check_not_head, head_kind
+from duo.llama.gguf_header import GgufHeader, check_not_head, head_kind, named
 from duo.llama.heads import check_pair
 from duo.llama.limits import available_bytes
 from duo.llama.model import Model
@@ -134,7 +134,7 @@ def _load(
         target, draft = models[0], models[1] if len(models) > 1 else None
         if target.head_kind:
             why = "it is a draft, for the model that it was made for"
-            raise ModelError(f"{target.path}: an {target.head_kind} head: {why}")
+            raise ModelError(f"{target.path}: {named(target.head_kind)}: {why}")
         translation = None
         if draft is not None and draft.head_kind:
             check_pair(target, draft)

@@ -1,6 +1,6 @@
-"""HeadContext: what EAGLE-3 heads and MTP layers share: they draft from the hidden rows of their target.
+"""HeadContext: what EAGLE-3 heads, MTP layers and block drafts share: they draft from hidden rows of their target.
 
-`eagle3` and `mtp` have the kinds, which differ in the rows that they read, and in their caches.
+`eagle3`, `mtp` and `block` have the kinds, which differ in the rows that they read, and in their caches.
 """
 
 import ctypes
@@ -12,10 +12,11 @@ import numpy as np
 
 from duo.config import ContextConfig
 from duo.errors import DecodeError, ModelError
+from duo.llama.block_shape import Block
 from duo.llama.build import CPU
 from duo.llama.context import Context, Logits, SavedState, floats_at
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_header import shape_of
+from duo.llama.gguf_header import DFLASH, EAGLE3, named, shape_of
 from duo.llama.hidden_rows import N_ROWS, HiddenRows, Rows, functions, grown
 from duo.llama.model import Model
 
@@ -31,12 +32,14 @@ _GIVE_LAYERS = (
 )  # fmt: skip
 _N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
 _ALIKE = "place both alike (draft_n_gpu_layers, draft_devices)"
-_LOST = "llama.cpp returned no hidden rows of the target"
+LOST = "llama.cpp returned no hidden rows of the target"
 
 
 def check_pair(target: Model, head: Model) -> None:
     """Raise ModelError unless `head` was made for `target`, or if this build of llama.cpp has no heads."""
     functions()
+    if head.header.architecture == DFLASH:
+        Block.of(head.header)
     if head is not target and (misfit := next(_misfits(target, head), "")):
         raise ModelError(f"{head.path.name}: {misfit}")
 
@@ -55,11 +58,12 @@ def _misfits(target: Model, head: Model) -> Iterator[str]:
             yield f"it uses the cache of {name}: {where}"
         return
     if architecture not in _GIVE_LAYERS:
-        yield f"llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model"
-    if (width := head.header.number("target_hidden_size")) != target.n_embd:
+        yield f"llama.cpp gives {named(head.head_kind)} no hidden rows of a {architecture} model"
+    is_eagle3 = head.header.architecture == EAGLE3
+    if (width := head.header.number("target_hidden_size" if is_eagle3 else "embedding_length")) != target.n_embd:
         yield f"a head of a model with hidden rows of {width}, {name} has {target.n_embd}"
     layers, n_most = target_layers(head), target.n_layer if architecture in _GIVE_LAST else target.n_layer - 1
-    if len(layers) != _N_LAYERS or max(layers) > n_most:
+    if not layers or (is_eagle3 and len(layers) != _N_LAYERS) or max(layers) > n_most:
         yield f"a head that reads layers {', '.join(map(str, layers))}: {name} has {target.n_layer}"
     own = {"token_embd.weight", "output.weight"} <= head.header.tensors.keys()
     if not own and head.layer_places != target.layer_places:
@@ -117,6 +121,11 @@ class HeadContext(Context):
             self.rollback(self._n_real)
 
     @property
+    def first_known(self) -> int:
+        """The first position of a text that the target has restored which the head can read."""
+        return self.rows.first + 1 if self.rows.first else 0
+
+    @property
     def _n_known(self) -> int:
         """Accepted tokens that the target has decoded: their hidden rows are there."""
         return min(self._n_accepted, self._target.n_past)
@@ -128,7 +137,7 @@ class HeadContext(Context):
         of a batch are asked for or, if it is long, none, and the last ones are decoded by themselves.
         """
         if self.rows.is_lost:
-            raise DecodeError(_LOST)
+            raise DecodeError(LOST)
         if len(tokens) > self._n_outputs_max and n_rows:
             self._read(tokens[:-n_rows], 0)
             tokens = tokens[-n_rows:]
