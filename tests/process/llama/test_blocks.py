@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from duo import load
+from duo import Engine, load
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import ModelError
 from duo.llama.block import BlockContext
@@ -21,6 +21,7 @@ from duo.llama.model import Model
 from tests.gguf_files import tiny_block, tiny_llama
 
 DEPTH = 0.02
+PROMPT = "the cat sat on the mat and the dog ran "
 SIZE = 8
 VARIANTS: dict[str, dict[str, Any]] = {
     "DFlash": {},
@@ -33,6 +34,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "DFlash2, causal": {"top_k": 4, "causal": True, "layers": (0, 1)},
 }
 Files = dict[str, Path]
+ALONE: dict[str, Any] = {"profile": False, "n_threads": 1, "draft_n_threads": 1, "n_ctx": 512}
+SAMPLED = pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}], ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +162,65 @@ def test_the_shape_of_a_block(files: Files) -> None:
     assert [shape.n_most for shape in shapes.values()] == [7, 7, 7, 8, 7, 8, 7, 7]
     assert [shape.is_causal for shape in shapes.values()] == ["causal" in name for name in VARIANTS]
     assert [shape.top_k for shape in shapes.values()][-2:] == [6, 4]
+
+
+def write(engine: Engine, n: int = 64, prompt: str | list[int] = PROMPT, **options: Any) -> list[int]:
+    return [token for step in engine.stream(prompt, max_tokens=n, ignore_eos=True, **options) for token in step.tokens]
+
+
+@SAMPLED
+@pytest.mark.parametrize("schedule", ["sync", "auto"])
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_the_text_is_the_targets_own(files: Files, kind: str, schedule: str, sampling: dict[str, Any]) -> None:
+    options = ALONE | {"exact": True}
+    with load(files["target"], **options) as alone:
+        expected = write(alone, **sampling)
+    with load(files["target"], files[kind], schedule=schedule, **options) as engine:
+        assert engine.slot.uses_head
+        assert write(engine, **sampling) == expected
+        assert write(engine, **sampling) == expected  # with the prompt in the cache
+        statistics = engine.statistics
+        assert statistics is not None
+        assert statistics.draft is None or statistics.draft.error is None
+        if schedule == "sync":
+            assert statistics.draft is not None
+            assert 0 < statistics.draft.accepted < statistics.draft.verified
+
+
+def test_a_block_is_drafted_at_once_and_what_is_left_of_it_is_kept(files: Files) -> None:
+    with load(files["target"], files["DSpark"], schedule="sync", lookup="off", **ALONE) as engine:
+        write(engine, 200, temperature=0.0)
+        statistics, estimates = engine.statistics, engine.slot.estimates
+        assert statistics is not None
+        assert statistics.draft is not None
+        assert estimates is not None
+        assert estimates.block == SIZE
+        assert estimates.costs.alone.by_sequences, "blocks of several candidates were timed"
+        assert statistics.draft.accepted > 100
+
+
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
+    """Prompts that continue or change earlier ones, texts that are given up, and full contexts."""
+    dice = random.Random(kind)
+    options = ALONE | {"n_ctx": 96, "exact": True}
+    with load(files["target"], **options) as alone, load(files["target"], files[kind], **options) as engine:
+        text = [dice.randrange(3, 270) for _ in range(10)]
+        for _ in range(40):
+            text = text[: dice.choice([len(text), len(text), dice.randrange(1, len(text) + 1)])]
+            text = text[:80] + [dice.randrange(3, 270) for _ in range(dice.randrange(1, 12))]
+            n, n_taken = dice.choice([1, 5, 30, 200]), dice.choice([0, 2, 1000, 1000])
+            seeded = {"temperature": 0.9, "seed": dice.randrange(100)}
+            sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, seeded])
+            found = list[int]()
+            with closing(engine.stream(text, max_tokens=n, ignore_eos=True, **sampling)) as stream:
+                for step in stream:
+                    if len(found) >= n_taken:
+                        break
+                    found += step.tokens
+            expected = write(alone, n, text, **sampling)
+            assert found == expected[: len(found)]
+            assert len(found) == len(expected) or n_taken < 1000
+            assert engine.statistics is not None
+            assert engine.statistics.draft is None or engine.statistics.draft.error is None
+            text += found
