@@ -65,7 +65,7 @@ class BlockDrafter(HeadDrafter):
             return Probe([], 0, 0.0, True)
         while position < n_text:
             context.rollback(min(context.n_past, position - 1))
-            context.follow(position - 1)
+            context.follow(position)
             n_right = 0
             for candidate in self._block(position, min(N_DEPTHS, n_text - position, context.block.n_most)):
                 is_right = candidate.token == self._tokens[position + n_right]

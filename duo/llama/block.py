@@ -40,12 +40,17 @@ class BlockContext(HeadContext):
         llama_cpp.llama_set_causal_attn(self.pointer, block.is_causal)
 
     @property
+    def _n_known(self) -> int:
+        """Rows that may be injected: the last accepted token begins a block."""
+        return min(self._n_accepted - 1, self._target.n_past)
+
+    @property
     def first_known(self) -> int:
         """See HeadContext."""
         return self.rows.first
 
     def inject(self) -> int:
-        """Read the rows of all accepted tokens that the target has decoded. Returns how many were new."""
+        """Read the rows of all accepted tokens but the last. Returns how many were new."""
         before, most = self.n_past, self._n_batch_max
         if self.rows.is_lost:
             raise DecodeError(LOST)
@@ -68,6 +73,7 @@ class BlockContext(HeadContext):
         llama.cpp adds nothing of a Markov head if the block has more tokens than it was trained for.
         """
         self.inject()
+        tokens = tokens[-self.block.n_most - 1 :]
         first, n = self.n_past, len(tokens)
         try:
             self._decode(tokens, range(first, first + n), 0 if self.block.top_k else n)

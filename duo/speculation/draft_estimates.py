@@ -205,10 +205,11 @@ class DraftEstimates:
         round_s, pair_s = self.costs.latency_s + n_found * self.costs.read_s, alone.pair_s(doubt)
         if self.block:
             block_s = [alone.seconds(doubt, n) for n in range(1, self.block + 1)]
-            return {SYNC: in_blocks(curve, block_s, chances, round_s)}
-        if self.n_depths > 1:  # a head reads again what was accepted
-            round_s, pair_s = round_s + pair_s - draft_s, draft_s
-        found = {SYNC: taking_turns(curve, draft_s, chances, pair_s, round_s)}
+            found = {SYNC: in_blocks(curve, block_s, chances, round_s)}
+        else:
+            if self.n_depths > 1:  # a head reads again what was accepted
+                round_s, pair_s = round_s + pair_s - draft_s, draft_s
+            found = {SYNC: taking_turns(curve, draft_s, chances, pair_s, round_s)}
         if self.n_depths > 1:  # running ahead, it mostly builds on rows of its own
             deep = chances[1:] or chances
             acceptance = math.prod(sum(map(math.prod, group)) for group in deep) ** (1 / len(deep))

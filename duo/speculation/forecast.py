@@ -104,45 +104,19 @@ def in_blocks(
 ) -> Forecast:
     """Schedule sync with a draft that makes 1, 2, … candidates at once in `block_s`: the best number is `n_wait`.
 
-    It is that of which the best constant number is verified; then as many of it are as pay by confidence.
+    Of a block, a constant number is verified. What confidence adds shows in how accurate the forecast was.
     """
     means = [sum(share * chance for share, chance in each) for each in chances]
     most = min(len(block_s), len(target_s) - 1)
     survivals = accumulate((means[min(k, len(means) - 1)] for k in range(most)), operator.mul)
     expected = list(accumulate(survivals, initial=1.0))  # tokens, if 0, 1, … are verified
-    rates = [
-        max((expected[k] / (latency_s + block_s[n - 1] + target_s[k]), k) for k in range(1, n + 1))
-        for n in range(1, most + 1)
-    ]
-    best, n_best = max(((*each, n) for n, each in enumerate(rates, 1)), default=(0.0, 0, 0))[::2]
-    forecast = Forecast(1 / target_s[0])
-    for n in [n_best] if best > forecast.rate else [1, min(4, most)]:
-        rate = _by_confidence(target_s[: n + 1], chances, latency_s + block_s[n - 1], max(forecast.rate, best))
-        if rate > forecast.rate:
-            forecast = Forecast(rate, rates[n - 1][1], n, stop=(0.0,))
-    return forecast
-
-
-def _by_confidence(target_s: Sequence[float], chances: Sequence[Chances], block_s: float, rate: float) -> float:
-    """The rate of in_blocks() if each block takes `block_s`; at least `rate`. By policy iteration, as taking_turns().
-
-    The state is the number of candidates that are verified, and their survival; the next one's confidence is known.
-    """
-    while True:
-        tokens, seconds = np.zeros(_SURVIVALS), np.full(_SURVIVALS, target_s[-1])
-        for k in range(len(target_s) - 2, -1, -1):
-            found, found_s = np.zeros(_SURVIVALS), np.zeros(_SURVIVALS)
-            for share, chance in chances[min(k, len(chances) - 1)]:
-                left = chance * _SURVIVAL
-                more, more_s = left + np.interp(left, _SURVIVAL, tokens), np.interp(left, _SURVIVAL, seconds)
-                goes_on = more - rate * (more_s - target_s[k]) > 0
-                found += share * np.where(goes_on, more, 0.0)
-                found_s += share * np.where(goes_on, more_s, target_s[k])
-            tokens, seconds = found, found_s
-        better = float((1 + tokens[-1]) / (block_s + seconds[-1]))
-        if better <= rate * (1 + 1e-6):
-            return rate
-        rate = better
+    lengths = [(n, k) for n in range(1, most + 1) for k in range(1, n + 1)]
+    rates = [expected[k] / (latency_s + block_s[n - 1] + target_s[k]) for n, k in lengths]
+    best = max(rates, default=0.0)
+    if best <= 1 / target_s[0]:
+        return Forecast(1 / target_s[0])
+    n, k = lengths[rates.index(best)]
+    return Forecast(best, k, n, stop=(0.0,))
 
 
 def _onward(chances: Chances) -> Floats:

@@ -1,6 +1,7 @@
 """Block drafts: their contexts, and whole texts with them, on tiny models that often agree."""
 
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from duo.llama.context import Context
 from duo.llama.gguf_header import GgufHeader, check_text_model
 from duo.llama.heads import check_pair
 from duo.llama.model import Model
+from duo.speculation.draft_estimates import DraftEstimates
 from tests.gguf_files import tiny_block, tiny_llama
 
 DEPTH = 0.02
@@ -90,13 +92,13 @@ def test_a_block_depends_on_the_text_and_not_on_how_it_was_read(pair: tuple[Cont
                 candidates(block, 7, 3)
                 context.rollback(context.n_past - 1)
                 continue
-            block.follow(context.n_past)
+            block.follow(context.n_past + 1)
             candidates(block, text[min(context.n_past, 59)], 2)
         assert block.n_past == 60
         found.append([token for token, _ in candidates(block, 9, block.block.n_most)])
     assert all(each == found[0] for each in found)
     block.rollback(30)
-    block.follow(60)
+    block.follow(61)
     assert [token for token, _ in candidates(block, 9, block.block.n_most)] == found[0]
     assert len(found[0]) == block.block.n_most == (SIZE if block.block.from_anchor else SIZE - 1)
 
@@ -105,7 +107,7 @@ def test_only_accepted_tokens_are_read(pair: tuple[Context, BlockContext]) -> No
     context, block = pair
     text = some(30, seed=2)
     context.decode(text)
-    block.follow(20)
+    block.follow(21)
     candidates(block, text[20], 4)
     assert block.n_past == 20
 
@@ -113,7 +115,7 @@ def test_only_accepted_tokens_are_read(pair: tuple[Context, BlockContext]) -> No
 def test_confidence_is_of_a_confidence_head(pair: tuple[Context, BlockContext]) -> None:
     context, block = pair
     context.decode(some(20, seed=3))
-    block.follow(20)
+    block.follow(21)
     gaps = [gap for _, gap in candidates(block, 5, 4)]
     assert all((gap is not None) == block.block.has_confidence for gap in gaps)
     assert not block.block.has_confidence or len(set(gaps)) > 1
@@ -122,16 +124,16 @@ def test_confidence_is_of_a_confidence_head(pair: tuple[Context, BlockContext]) 
 def test_what_was_saved_drafts_alike(pair: tuple[Context, BlockContext]) -> None:
     context, block = pair
     context.decode(some(20, seed=4))
-    block.follow(20)
+    block.follow(21)
     before = candidates(block, 5, 4)
     saved = block.save()
     block.rollback(0)
     context.rollback(0)
     context.decode(some(10, seed=5))
-    block.follow(10)
+    block.follow(11)
     candidates(block, 5, 4)
     block.load(saved)
-    block.follow(20)
+    block.follow(21)
     assert candidates(block, 5, 4) == before
 
 
@@ -187,16 +189,28 @@ def test_the_text_is_the_targets_own(files: Files, kind: str, schedule: str, sam
             assert 0 < statistics.draft.accepted < statistics.draft.verified
 
 
-def test_a_block_is_drafted_at_once_and_what_is_left_of_it_is_kept(files: Files) -> None:
-    with load(files["target"], files["DSpark"], schedule="sync", lookup="off", **ALONE) as engine:
-        write(engine, 200, temperature=0.0)
-        statistics, estimates = engine.statistics, engine.slot.estimates
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_one_decode_makes_as_many_candidates_as_are_wanted(
+    files: Files, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, decode = list[int](), BlockContext.decode
+
+    def seen(self: BlockContext, tokens: list[int], n_rows: int = 1) -> Any:
+        sizes.append(n_rows)
+        return decode(self, tokens, n_rows)
+
+    with load(files["target"], files[kind], schedule="sync", lookup="off", **ALONE) as engine:
+        engine.generate(PROMPT, max_tokens=8)
+        assert engine.slot.estimates is not None
+        assert engine.slot.estimates.block == engine.slot.estimates.n_max == (SIZE if kind == "DSpark" else SIZE - 1)
+        monkeypatch.setattr(BlockContext, "decode", seen)
+        monkeypatch.setattr(DraftEstimates, "n_block", 5)
+        write(engine, 100, temperature=0.0)
+        statistics = engine.statistics
         assert statistics is not None
         assert statistics.draft is not None
-        assert estimates is not None
-        assert estimates.block == SIZE
-        assert estimates.costs.alone.by_sequences, "blocks of several candidates were timed"
-        assert statistics.draft.accepted > 100
+        assert set(sizes) == {5}
+        assert statistics.draft.drafted == 5 * len(sizes)
 
 
 @pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
@@ -224,3 +238,24 @@ def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
             assert engine.statistics is not None
             assert engine.statistics.draft is None or engine.statistics.draft.error is None
             text += found
+
+
+def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(shutil.copy(files["target"], tmp_path / "tiny-Q8_0.gguf"))
+    draft = Path(shutil.copy(files["DSpark"], tmp_path / "dspark-tiny.gguf"))
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_name == "dspark-tiny.gguf"
+        assert write(engine, 16)
+    for how in ({"heads": "off"}, {"schedule": "off"}, {"draft_n_max": 0}):
+        with load(path, **ALONE | how) as engine:
+            assert engine.slot.draft_model is None
+    with load(path, files["DFlash"], **ALONE) as engine:
+        assert engine.slot.draft_name == files["DFlash"].name
+    tiny_block(draft, layers=(9,))
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_model is None
+    assert "reads layers 9" in caplog.text
+    tiny_block(draft, flow_steps=2)
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_model is None
+    assert "an unknown variant: dflash.flow_steps" in caplog.text

@@ -70,14 +70,6 @@ def test_the_forecast_of_a_block_draft_is_that_of_the_best_length(
         assert not found.goes_on(1, 1.0, found.rate), "a block is made once"
 
 
-def test_a_block_pays_by_confidence_where_no_constant_number_does() -> None:
-    chances = [[(0.2, 0.95), (0.8, 0.0)]]
-    flat = [[(1.0, 0.19)]]
-    target_s, block_s = [1.0 + 0.3 * n for n in range(9)], 8 * [0.05]
-    assert not in_blocks(target_s, block_s, flat).n_verify
-    assert in_blocks(target_s, block_s, chances).rate > 1.05
-
-
 CHANCES = [(0.3, 0.2), (0.3, 0.7), (0.4, 0.98)]  # shares of the candidates by confidence: 0.662 are accepted
 
 
