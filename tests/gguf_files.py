@@ -436,7 +436,7 @@ def tiny_block(
     model.add_tensor("blk.0.attn_v.weight", plain)
     model.add_tensor("blk.0.attn_output.weight", 4 * np.eye(N_EMBD, dtype=np.float32))
     for name in ("attn_q_norm", "attn_k_norm"):
-        model.constant(f"blk.0.{name}.weight", N_EMBD_HEAD)
+        model.constant(f"blk.0.{name}.weight", N_EMBD_HEAD, value=0.85)
     model.noises("blk.0", ffn_gate=(N_FF, N_EMBD), ffn_up=(N_FF, N_EMBD))
     model.noise("blk.0.ffn_down.weight", N_EMBD, N_FF, scale=depth)
     if markov:

@@ -103,6 +103,60 @@ def test_a_block_depends_on_the_text_and_not_on_how_it_was_read(pair: tuple[Cont
     assert len(found[0]) == block.block.n_most == (SIZE if block.block.from_anchor else SIZE - 1)
 
 
+def logits_of(block: BlockContext, anchor: int, n: int) -> np.ndarray[Any, Any]:
+    """Of `n` candidates."""
+    found = list[np.ndarray[Any, Any]]()
+
+    def choose(logits: np.ndarray[Any, Any], _: float | None) -> int:
+        found.append(np.where(np.isfinite(logits), logits, 0.0))
+        return int(logits.argmax())
+
+    block.draft(anchor, n, choose)
+    return np.array(found)
+
+
+def test_the_row_of_the_last_token_counts(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    found = []
+    for last in (5, 60, 200):
+        context.rollback(0)
+        block.rollback(0)
+        context.decode([*some(20, seed=8), last])
+        block.follow(22)
+        found.append(logits_of(block, 9, 3))
+    assert np.abs(found[0] - found[1]).max() > 1e-4
+    assert np.abs(found[0] - found[2]).max() > 1e-4
+
+
+def test_a_candidate_depends_on_the_length_of_the_block_unless_attention_is_causal(
+    pair: tuple[Context, BlockContext],
+) -> None:
+    context, block = pair
+    context.decode(some(20, seed=9))
+    block.follow(21)
+    first, other = (logits_of(block, 9, n)[0] for n in (2, block.block.n_most))
+    assert (np.abs(first - other).max() < 1e-4) == block.block.is_causal
+
+
+def test_dflash2_scores_pairs(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    context.decode(some(20, seed=6))
+    block.follow(21)
+    found = []
+    for rank in (1, 2):
+        rows = list[np.ndarray[Any, Any]]()
+
+        def choose(logits: np.ndarray[Any, Any], _: float | None, rank: int = rank, rows: Any = rows) -> int:
+            rows.append(np.array(logits))
+            return int(logits.argsort()[-rank if len(rows) == 1 else -1])
+
+        block.draft(9, 3, choose)
+        found.append(rows)
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert np.array_equal(found[0][1], found[1][1]) == (not block.block.top_k)
+    assert np.isfinite(found[0][1]).sum() == (block.block.top_k or block.n_vocab)
+
+
 def test_only_accepted_tokens_are_read(pair: tuple[Context, BlockContext]) -> None:
     context, block = pair
     text = some(30, seed=2)
