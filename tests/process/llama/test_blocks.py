@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from duo import Engine, load
 from duo.config import ContextConfig, ModelConfig
+from duo.diagnose.measure import Meter
 from duo.errors import ModelError
 from duo.llama.block import BlockContext
 from duo.llama.block_shape import Block
@@ -313,3 +315,19 @@ def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, cap
     with load(path, **ALONE) as engine:
         assert engine.slot.draft_model is None
     assert "an unknown variant: dflash.flow_steps" in caplog.text
+
+
+def test_tune_scores_places_of_blocks(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    prompt = some(20, seed=7)
+    context.decode(prompt)
+    text = list[int]()
+    for _ in range(30):  # what the target writes
+        text.append(int(context.decode([text[-1]] if text else [5])[-1].argmax()))
+    meter = Meter(context, block, lambda *_: None, threading.Event(), lambda _: None)
+    scores, per_token = meter.score([*prompt, 5], text, 1)
+    assert (len(scores), per_token) == (30, 1.0)
+    places = {int(confidence // 100) for confidence, _ in scores}
+    assert 0 in places
+    assert places > {0} or not any(right for _, right in scores)
+    assert any(right for _, right in scores)
