@@ -22,14 +22,14 @@ from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
 from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_header import GgufHeader, check_not_head, head_kind
+from duo.llama.gguf_header import GgufHeader, check_not_head, head_kind, may_fit, named
 from duo.llama.heads import check_pair
 from duo.llama.limits import available_bytes
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
 from duo.models.draft_files import family_of
 from duo.models.fitting import expected_context, fit
-from duo.models.hub import check_gguf, find_model
+from duo.models.hub import check_gguf, find_model, select_block
 from duo.remote.drafts import RemoteDrafts
 
 if TYPE_CHECKING:
@@ -134,10 +134,16 @@ def _load(
         target, draft = models[0], models[1] if len(models) > 1 else None
         if target.head_kind:
             why = "it is a draft, for the model that it was made for"
-            raise ModelError(f"{target.path}: an {target.head_kind} head: {why}")
+            raise ModelError(f"{target.path}: {named(target.head_kind)}: {why}")
         translation = None
         if draft is not None and draft.head_kind:
-            check_pair(target, draft)
+            try:
+                check_pair(target, draft)
+            except ModelError as error:
+                if names[1] is not None:
+                    raise
+                log.warning("%s is not used: %s", draft.path, error)
+                draft = draft_config = None
         elif draft is not None and _differs(target, draft):
             translation = Translation(target, draft)
         elif draft_config is None and target.has_mtp:
@@ -184,14 +190,30 @@ def _find(
         for local in names:
             if isinstance(local, os.PathLike):
                 check_gguf(Path(local))  # before anything is downloaded
-        path = find_model(name, offline=config.offline)
+        remote = config.rpc_servers or config.draft_rpc_servers or config.back_port is not None
+        takes_block = "off" not in (config.heads, config.schedule) and config.draft_n_max != 0 and not remote
+        takes_block = takes_block and draft_name is None
+        path = find_model(name, offline=config.offline, with_block=takes_block)
         draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
+        if takes_block:
+            draft_path = _block_beside(path)
     has_head = draft_path is not None and bool(head_kind(GgufHeader(draft_path)))
     target = config.target_model(path, has_draft=draft_path is not None, has_head=has_head)
     draft = config.draft_model(draft_path) if draft_path is not None else None
     for part in [*target.shards, *(draft.shards if draft is not None else ())]:
         check_gguf(part)
     return fit(target, draft, expected_context(config))
+
+
+def _block_beside(path: Path) -> Path | None:
+    """The block draft beside a model, if it was made for it, as far as headers can tell."""
+    for name in select_block([each.name for each in path.parent.glob("*.gguf")], path.name):
+        draft, target = GgufHeader(path.parent / name), GgufHeader(path)
+        if may_fit(draft, target) and draft.shares_vocabulary(target) and not head_kind(target):
+            log.info("%s drafts for %s (heads off: it does not)", name, path.name)
+            return path.parent / name
+        log.info("%s was not made for %s", name, path.name)
+    return None
 
 
 def _own_worker(config: EngineConfig, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> OwnWorker:

@@ -382,3 +382,80 @@ def tiny_eagle3(
     model.noises("blk.0", ffn_gate=(N_FF, N_EMBD), ffn_up=(N_FF, N_EMBD))
     model.noise("blk.0.ffn_down.weight", N_EMBD, N_FF, scale=depth)
     return model.finish()
+
+
+def tiny_block(
+    path: Path,
+    *,
+    layers: Sequence[int] = (0, 1, 1),
+    size: int = 8,
+    causal: bool | None = None,
+    markov: bool = False,
+    confidence: bool = True,
+    from_anchor: bool = True,
+    top_k: int = 0,
+    own_ends: bool = True,
+    mask: int | None = 0,
+    seed: int = 0,
+    depth: float = 1.0,
+    **more: int,
+) -> Path:
+    """A block draft for a `tiny_llama` of two layers and the same seed: DFlash, DSpark (`markov`) or DFlash2 (`top_k`).
+
+    With its own ends, the masks look at the anchor: the first candidate is mostly right where `depth` is little, the
+    others are if the text repeats that token. A Markov head makes all of them right. `more`: keys of the architecture.
+    """
+    model = _Model(path, "dflash", seed=seed)
+    model.write_attention()
+    model.add_array("dflash.target_layers", list(layers))
+    model.add_uint32("dflash.block_size", size)
+    for key, value in more.items():
+        model.add_uint32(f"dflash.{key}", value)
+    if causal is not None:
+        model.add_bool("dflash.attention.causal", causal)
+    if mask is not None:
+        model.add_uint32("tokenizer.ggml.mask_token_id", mask)
+    n_vocab = model.write_vocabulary()
+    tokens, output = model.values(n_vocab, N_EMBD), model.values(n_vocab, N_EMBD)  # those of the target
+    axis = np.ones(N_EMBD, np.float32) / np.sqrt(np.float32(N_EMBD))
+    without = np.eye(N_EMBD, dtype=np.float32) - np.outer(axis, axis)  # leaves nothing in the direction of the axis
+    plain = without if own_ends else np.eye(N_EMBD, dtype=np.float32)
+    if own_ends:
+        embedding = tokens @ without + axis
+        embedding[0 if mask is None else mask] = -axis
+        model.add_tensor("token_embd.weight", embedding)
+        model.add_tensor("output.weight", output @ without)
+    model.constant("output_norm.weight", N_EMBD)
+    model.constant("enc.output_norm.weight", N_EMBD)
+    model.add_tensor("fc.weight", without @ model.values(N_EMBD, len(layers) * N_EMBD))
+    model.norms("blk.0", "attn_norm", "ffn_norm")
+    looks = np.zeros((N_EMBD, N_EMBD), np.float32)
+    looks[N_EMBD_HEAD - 1 :: N_EMBD_HEAD] = axis  # in the dimension of each head that positions hardly rotate
+    for name, sign in (("attn_q", 1), ("attn_k", -1)):
+        model.add_tensor(f"blk.0.{name}.weight", sign * looks + np.float32(0.1) * model.values(N_EMBD, N_EMBD))
+    model.add_tensor("blk.0.attn_v.weight", plain)
+    model.add_tensor("blk.0.attn_output.weight", 4 * np.eye(N_EMBD, dtype=np.float32))
+    for name in ("attn_q_norm", "attn_k_norm"):
+        model.constant(f"blk.0.{name}.weight", N_EMBD_HEAD, value=0.85)
+    model.noises("blk.0", ffn_gate=(N_FF, N_EMBD), ffn_up=(N_FF, N_EMBD))
+    model.noise("blk.0.ffn_down.weight", N_EMBD, N_FF, scale=depth)
+    if markov:
+        model.add_bool("dflash.sample_from_anchor", from_anchor)
+        model.add_bool("dflash.has_confidence_head", confidence)
+        model.add_tensor("markov_w1.weight", 32 * tokens)
+        model.add_tensor("markov_w2.weight", output)
+        if confidence:
+            model.noise("conf_proj.weight", 1, 2 * N_EMBD)
+    if top_k:
+        for key, value in {"selector_rank": N_EMBD, "selector_top_k": top_k, "conv_kernel_size": 3}.items():
+            model.add_uint32(f"dflash.{key}", value)
+        model.add_uint32("dflash.conv_group_size", 16)
+        model.add_tensor("selector_predecessor.weight", tokens)
+        model.add_tensor("selector_successor.weight", output)
+        model.noise("selector_hidden.weight", N_EMBD, N_EMBD)
+        for part in ("attn", "ffn"):
+            base = np.zeros((2, 3, N_EMBD), np.float32)
+            base[:, 0] = 1.0
+            model.add_tensor(f"blk.0.{part}_conv_base", base)
+            model.noise(f"blk.0.{part}_conv_proj.weight", 2 * 3 * N_EMBD // 16, N_EMBD, scale=depth)
+    return model.finish()

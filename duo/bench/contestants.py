@@ -29,7 +29,14 @@ from duo.llama.model import Model
 MODES = ("plain", "off", "lookup", "sync", "async", "auto")
 ALONE = ("plain", "off", "lookup")  # modes without a draft
 SPECULATIVE = "llama-speculative-simple"
-_TYPES = {"EAGLE-3": "draft-eagle3", "MTP": "draft-mtp", "": "draft-simple"}  # --spec-type, by the kind of head
+_TYPES = {
+    "EAGLE-3": "draft-eagle3",
+    "MTP": "draft-mtp",
+    "": "draft-simple",
+    "DFlash": "draft-dflash",
+    "DFlash2": "draft-dflash",
+    "DSpark": "draft-dspark",
+}  # fmt: skip - --spec-type, by the kind of head
 _DEFAULT_N_MAX = 3  # llama.cpp's default, for limits that are auto
 _VERSION_S = 10.0  # for --version
 _LOOK_S = 0.1  # polling interval

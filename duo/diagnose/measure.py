@@ -12,6 +12,7 @@ import numpy as np
 
 from duo.diagnose.prospects import Measurements, Scores, Times
 from duo.engine.async_draft import CandidateQueue
+from duo.engine.block_drafter import BlockDrafter
 from duo.engine.cores import ON_CPU, CpuTimes, cpu_times, is_busy, other_cpu_use, usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
@@ -20,8 +21,10 @@ from duo.engine.model_pair import ModelPair
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, ModelError
+from duo.llama.block import BlockContext
 from duo.llama.heads import HeadContext
 from duo.llama.model import Model
+from duo.speculation.acceptance import N_DEPTHS
 from duo.speculation.sampling import Greedy
 from duo.speculation.sequence import TokenSequence
 
@@ -195,7 +198,10 @@ class Meter:
         elif isinstance(self._draft, HeadContext):  # it reads what the target's context holds
             self._target.rollback(0)
             decode_all(self._target, [*prompt, *text])
-            drafter = HeadDrafter(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
+            kind = BlockDrafter if isinstance(self._draft, BlockContext) else HeadDrafter
+            drafter = kind(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
+            if isinstance(drafter, BlockDrafter):
+                drafter.n_block = N_DEPTHS
         else:
             drafter = Drafter(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
         scores: Scores = []
@@ -323,7 +329,7 @@ def measure_pair(
     found.target = alone if isinstance(alone, dict) else found.target
     assert pair.estimates is not None
     estimates, alone_times = pair.estimates, pair.estimates.costs.alone
-    found.n_depths, found.schedules = estimates.n_depths, estimates.schedules
+    found.n_depths, found.schedules, found.block = estimates.n_depths, estimates.schedules, estimates.block
     if not found.doubts:
         found.branches = {n: time.value / alone_times.token_s for n, time in alone_times.by_sequences.items()}
     found.add_scores([meter.score(*text, found.fastest_draft, pair.translation) for text in texts])

@@ -149,9 +149,14 @@ class Prospects:
     n_enough: int | None  # candidates with which it is within 1 % of its rate; None: it has none
 
 
-def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> DraftEstimates:
+def informed(
+    machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks, block: int = 0
+) -> DraftEstimates:
     """A draft with the times of `machine`, whose candidates are all accepted with one probability; see Lookahead."""
-    draft = DraftEstimates(TargetCosts(), n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts)
+    draft = DraftEstimates(
+        TargetCosts(), n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts, block=block,
+        in_turns=block > 0,
+    )  # fmt: skip
     machine.teach(draft)
     state = draft.acceptance.state()
     state |= {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance}
@@ -205,6 +210,7 @@ class Measurements:
     branches: dict[int, float] = field(default_factory=dict)
     scores: Scores = field(default_factory=list)
     n_depths: int = 1  # of candidates: see Acceptance
+    block: int = 0  # see DraftEstimates
     schedules: Sequence[Schedule] = ALL  # that are possible
     doubts: str = ""  # why the times are not reliable; empty: they are
 
@@ -228,8 +234,10 @@ class Measurements:
     def estimates(self, n_target: int, split: tuple[int, int], n_max: int = AUTO_DRAFT) -> DraftEstimates:
         """A draft that has learned what was measured with these threads: of the target alone, and of both."""
         n_draft, alone = self.fastest_draft, self.target[n_target]
-        limits = (n_max, 2 * n_max, self.schedules)
-        draft = DraftEstimates(TargetCosts(), *limits, draft_threads=(n_draft,), branches=None, n_depths=self.n_depths)
+        limits, n_depths = (min(n_max, self.block or n_max), 2 * n_max, self.schedules), self.n_depths
+        draft = DraftEstimates(
+            TargetCosts(), *limits, draft_threads=(n_draft,), branches=None, n_depths=n_depths, block=self.block
+        )
         draft.begin("greedy", 0)
         # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
         (concurrent, concurrent_draft_s), draft_s = self.concurrent[split], self.draft[n_draft][1]

@@ -10,12 +10,16 @@ from dataclasses import replace
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
 from duo.engine.decoder import Decoder
 from duo.errors import DecodeError, ModelError, PromptError
+from duo.llama.block import BlockContext
+from duo.llama.block_shape import Block
 from duo.llama.build import CPU
 from duo.llama.context import Context
-from duo.llama.gguf_header import n_mtp
-from duo.llama.heads import ChainedHeadContext, HeadContext, SharedHeadContext
+from duo.llama.eagle3 import Eagle3Context
+from duo.llama.gguf_header import DFLASH, n_mtp
+from duo.llama.heads import HeadContext
 from duo.llama.limits import available_bytes
 from duo.llama.model import Model
+from duo.llama.mtp import ChainedHeadContext, MtpContext, SharedHeadContext
 from duo.models.fitting import DEVICE_CTX
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
@@ -166,13 +170,26 @@ def time_sequences(context: Decoder, model: Model, numbers: Sequence[int] = N_SE
 def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:
     """The context of a head, for all that the target's holds. Raises as target_context() does."""
     # llama.cpp reserves logits for all tokens of a batch of a head.
-    sizes = (config.n_batch, min(config.n_ubatch, _HEAD_BATCH), DEFAULT.probe_tokens)
-    wanted = ContextConfig(target.n_ctx + config.drafting().n_ahead + 1, 1, threads.target, *sizes)
+    n_block = block_size(model)
+    sizes = (config.n_batch, max(min(config.n_ubatch, _HEAD_BATCH), n_block), max(DEFAULT.probe_tokens, n_block))
+    n_more = max(config.drafting().n_ahead, n_block) + 1
+    wanted = ContextConfig(target.n_ctx + n_more, 1, threads.target, *sizes)
     if model.shares_cache:
         own = replace(wanted, flash_attn=target.flash_attn, type_k=config.type_k, type_v=config.type_v)
         return SharedHeadContext(model, own, target)
-    kind = ChainedHeadContext if n_mtp(model.header) > 1 else HeadContext
-    return kind(model, wanted, target)
+    return head_type(model)(model, wanted, target)
+
+
+def head_type(model: Model) -> type[Eagle3Context | MtpContext | BlockContext]:
+    """The context of a head with a cache."""
+    if not model.has_mtp:
+        return BlockContext if model.header.architecture == DFLASH else Eagle3Context
+    return ChainedHeadContext if n_mtp(model.header) > 1 else MtpContext
+
+
+def block_size(model: Model) -> int:
+    """Tokens of a block that the draft was trained for; 0: it drafts one by one."""
+    return Block.of(model.header).n_most + 1 if model.header.architecture == DFLASH else 0
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class HeadDrafter(Drafter):
         super()._reconcile()
         self.context.follow(self._n_seen)
         context = self.context
-        oldest = max(self._n_seen - 2 * DEFAULT.horizon, context.rows.first + 1 if context.rows.first else 0)
+        oldest = max(self._n_seen - 2 * DEFAULT.horizon, context.first_known)
         if context.n_past < oldest < self._n_seen:
             context.skip(oldest - context.n_past)
 

@@ -1,11 +1,13 @@
 """LocalDraft: a draft model in this process, concurrent with the target or sequential."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from duo.config import ThreadConfig
 from duo.engine.async_draft import AsyncDraft, Drafted, State
+from duo.engine.block_drafter import BlockDrafter
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.head_drafter import HeadDrafter
 from duo.engine.kv_store import Cache
@@ -14,6 +16,7 @@ from duo.engine.proposers import Result, RunningText
 from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
+from duo.llama.block import BlockContext
 from duo.llama.heads import HeadContext
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
@@ -77,7 +80,8 @@ class LocalDraft(AsyncDraft):
         if self._translation is None:
             recorder.vocabulary, self._n_prompt = SHARED, text.n_prompt
             self.cache.begin(tokens)
-            kind = HeadDrafter if self._is_head else PreparingDrafter if context.n_branches else Drafter
+            of_head = BlockDrafter if isinstance(context, BlockContext) else HeadDrafter
+            kind = of_head if self._is_head else PreparingDrafter if context.n_branches else Drafter
             return kind(context, self._queue, text.sampler, text.n_vocab, recorder, tokens)
         recorder.vocabulary = TRANSLATED
         tokens, translator = self._translation.begin(tokens)
@@ -147,7 +151,10 @@ class LocalDraft(AsyncDraft):
         self._in_vain = True
 
     def _next_s(self, state: State) -> float:
-        return self.estimates.next_s if self.estimates.schedule is Schedule.SYNC else super()._next_s(state)
+        if self.estimates.schedule is not Schedule.SYNC:
+            return super()._next_s(state)
+        is_done = isinstance(self._drafter, BlockDrafter) and self._drafter.drafted_at == len(self._sequence.accepted)
+        return math.inf if is_done else self.estimates.next_s
 
     def _order(self, *, is_useless: bool) -> None:
         if is_useless:
@@ -159,6 +166,8 @@ class LocalDraft(AsyncDraft):
             super()._learn_drafted(drafted)
 
     def _draft_one(self, expected: Sequence[int], drafter: Drafter) -> None:
+        if isinstance(drafter, BlockDrafter):
+            drafter.n_block = self.estimates.n_block
         if not drafter.step(expected):
             self._fail(None)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.contexts import (
+    block_size,
     can_verify,
     context_size,
     draft_context,
@@ -79,7 +80,8 @@ class ModelPair:
         # The layers of an MTP target compute where the target does.
         shares = draft is target or (draft is not None and (draft.shares_cache or n_mtp(draft.header) > 1))
         is_forced = self.drafting.schedule != "auto" or self.threads.separate_devices
-        self.in_turns = self.uses_head and (shares or not is_forced)
+        n_block = block_size(draft) if draft is not None else 0
+        self.in_turns = self.uses_head and (shares or n_block > 0 or not is_forced)
         is_async = Schedule.ASYNC in schedules_of(self.drafting) and not self.in_turns
         check_threads(self.threads, concurrent=self.can_speculate and is_async)
         on_cpu = CPU in target_on or (draft is not None and CPU in draft_on)
@@ -129,6 +131,8 @@ class ModelPair:
         model, is_head = self.target if is_layer else self.draft_model, self.uses_head or is_layer
         if is_head and model is not None and (depth := n_mtp(model.header)) > 1:
             drafting = replace(drafting, n_max=min(depth, drafting.n_max))
+        if n_block := block_size(model) - 1 if model is not None and is_head else 0:
+            drafting = replace(drafting, n_max=min(n_block, drafting.n_max))
         return estimates_for(
             target,
             drafting if self.n_branches and not is_layer else replace(drafting, branches=0),
@@ -138,6 +142,7 @@ class ModelPair:
             aborts=model is None or model.places == {CPU},
             in_turns=self.in_turns or is_layer,
             n_depths=N_DEPTHS if is_head else 1,
+            block=max(0, min(n_block, drafting.n_max)),
         )
 
     @property

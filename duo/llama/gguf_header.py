@@ -40,8 +40,9 @@ _BY_HEADS = ("deepseek2", "olmo2", "phimoe")
 _BY_EXPERTS = ("glm4moe", "grovemoe", "llada-moe", "nemotron_h_moe", "qwen35moe", "qwen4exp")
 _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear attention also if they are absent
 
-# Architectures of heads: see duo.llama.heads. The second, for Gemma 4, reads the target's cache, too.
-EAGLE3, ASSISTANT = "eagle3", "gemma4-assistant"
+# Architectures of heads: see duo.llama.heads. The second, for Gemma 4, reads the target's cache, too. The third
+# is that of all block drafts.
+EAGLE3, ASSISTANT, DFLASH = "eagle3", "gemma4-assistant", "dflash"
 # Architectures of which llama.cpp can decode an MTP layer by itself (src/models, graph_mtp).
 _MTP_TARGETS = (
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe",
@@ -49,6 +50,7 @@ _MTP_TARGETS = (
 )  # fmt: skip
 _CHAINS = ("mimo2", "step35")  # architectures with several MTP layers, each for one depth
 _MTP_TENSORS = ("eh_proj", "enorm", "hnorm")
+_BLOCK_TENSORS = {"selector_hidden.weight": "DFlash2", "markov_w1.weight": "DSpark"}
 _FIRST_LAYER = "blk.0.attn_norm.weight"  # llama.cpp knows a file with nothing but MTP layers by its absence
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 # Keys of models that keep a state, which cannot be rolled back token by token.
@@ -112,6 +114,10 @@ class GgufHeader:
         """The integer, or the array of integers, of the architecture's `key`, none below 0; empty for anything else."""
         values = self.values.get(f"{self.architecture}.{key}", ())
         return [max(0, number) for number in values if not isinstance(number, bytes)]
+
+    def flag(self, key: str, default: bool) -> bool:
+        """The truth value of the architecture's `key`."""
+        return bool((self.numbers(key) or [default])[0])
 
     def text(self, key: str) -> str:
         """The text of `key`; empty if there is no such key, or something else."""
@@ -232,13 +238,20 @@ def check_not_head(header: GgufHeader) -> None:
     """Raise ModelError if this is the header of a head, for a draft in another process than its target."""
     if kind := head_kind(header):
         why = "it reads the target's hidden rows, so it is a local draft, in the target's process"
-        raise ModelError(f"{header.path}: an {kind} head: {why}")
+        raise ModelError(f"{header.path}: {named(kind)}: {why}")
+
+
+def named(kind: str) -> str:
+    """A head of this kind, with its article."""
+    return f"a {kind} draft" if kind[0] == "D" else f"an {kind} head"
 
 
 def head_kind(header: GgufHeader) -> str:
-    """EAGLE-3 or MTP, if the model is a head without its target; empty for others."""
+    """EAGLE-3, MTP, DFlash, DSpark or DFlash2, if the model is a head without its target; empty for others."""
     if header.architecture == EAGLE3:
         return "EAGLE-3"
+    if header.architecture == DFLASH:
+        return next((kind for name, kind in _BLOCK_TENSORS.items() if name in header.tensors), "DFlash")
     is_mtp = header.architecture == ASSISTANT or (_FIRST_LAYER not in header.tensors and has_mtp(header))
     return "MTP" if is_mtp else ""
 
@@ -268,8 +281,9 @@ def shape_of(header: GgufHeader) -> str:
 
 def may_fit(header: GgufHeader, target: GgufHeader) -> bool:
     """Whether a head was made for such a target, as far as headers can tell."""
-    if header.architecture == EAGLE3:
-        return header.number("target_hidden_size") == target.number("embedding_length")
+    if header.architecture in (EAGLE3, DFLASH):
+        key = "target_hidden_size" if header.architecture == EAGLE3 else "embedding_length"
+        return header.number(key) == target.number("embedding_length")
     return shape_of(header) == shape_of(target)
 
 
@@ -281,5 +295,5 @@ def check_text_model(header: GgufHeader) -> None:
     """Raise NoTextModelError unless this is the header of a model that continues text."""
     if header.text("general.type") not in ("", "model") or not header.tokens:
         raise NoTextModelError(f"{header.path}: not a text model")
-    if any(map(header.has, _ENCODERS)):
+    if header.architecture != DFLASH and any(map(header.has, _ENCODERS)):
         raise NoTextModelError(f"{header.path}: an encoder, which continues no text")

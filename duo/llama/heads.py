@@ -1,8 +1,6 @@
-"""HeadContext: an EAGLE-3 head or the MTP layers of a model, which draft from the hidden rows of their target.
+"""HeadContext: what EAGLE-3 heads, MTP layers and block drafts share: they draft from hidden rows of their target.
 
-An EAGLE-3 head (Li et al. 2025, arXiv 2503.01840) is a file of its own. Its encoder fuses what enters three layers of
-the target; its decoder reads that row of a position together with the next token. Multi-token prediction (MTP,
-DeepSeek-AI 2024, arXiv 2412.19437) does the same with the last row of the target, by layers in the target's file.
+`eagle3`, `mtp` and `block` have the kinds, which differ in the rows that they read, and in their caches.
 """
 
 import ctypes
@@ -13,11 +11,12 @@ import llama_cpp
 import numpy as np
 
 from duo.config import ContextConfig
-from duo.errors import DecodeAborted, DecodeError, ModelError
+from duo.errors import DecodeError, ModelError
+from duo.llama.block_shape import Block
 from duo.llama.build import CPU
-from duo.llama.context import ABORTED, Context, Logits, SavedState, floats_at
+from duo.llama.context import Context, Logits, SavedState, floats_at
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_header import n_mtp, shape_of
+from duo.llama.gguf_header import DFLASH, EAGLE3, named, shape_of
 from duo.llama.hidden_rows import N_ROWS, HiddenRows, Rows, functions, grown
 from duo.llama.model import Model
 
@@ -33,12 +32,14 @@ _GIVE_LAYERS = (
 )  # fmt: skip
 _N_LAYERS = 3  # of the target, which an EAGLE-3 head reads
 _ALIKE = "place both alike (draft_n_gpu_layers, draft_devices)"
-_LOST = "llama.cpp returned no hidden rows of the target"
+LOST = "llama.cpp returned no hidden rows of the target"
 
 
 def check_pair(target: Model, head: Model) -> None:
     """Raise ModelError unless `head` was made for `target`, or if this build of llama.cpp has no heads."""
     functions()
+    if head.header.architecture == DFLASH:
+        Block.of(head.header)
     if head is not target and (misfit := next(_misfits(target, head), "")):
         raise ModelError(f"{head.path.name}: {misfit}")
 
@@ -57,18 +58,20 @@ def _misfits(target: Model, head: Model) -> Iterator[str]:
             yield f"it uses the cache of {name}: {where}"
         return
     if architecture not in _GIVE_LAYERS:
-        yield f"llama.cpp gives an EAGLE-3 head no hidden rows of a {architecture} model"
-    if (width := head.header.number("target_hidden_size")) != target.n_embd:
+        yield f"llama.cpp gives {named(head.head_kind)} no hidden rows of a {architecture} model"
+    is_eagle3 = head.header.architecture == EAGLE3
+    if (width := head.header.number("target_hidden_size" if is_eagle3 else "embedding_length")) != target.n_embd:
         yield f"a head of a model with hidden rows of {width}, {name} has {target.n_embd}"
-    layers, n_most = _target_layers(head), target.n_layer if architecture in _GIVE_LAST else target.n_layer - 1
-    if len(layers) != _N_LAYERS or max(layers) > n_most:
+    layers, n_most = target_layers(head), target.n_layer if architecture in _GIVE_LAST else target.n_layer - 1
+    if not layers or (is_eagle3 and len(layers) != _N_LAYERS) or max(layers) > n_most:
         yield f"a head that reads layers {', '.join(map(str, layers))}: {name} has {target.n_layer}"
     own = {"token_embd.weight", "output.weight"} <= head.header.tensors.keys()
     if not own and head.layer_places != target.layer_places:
         yield f"it uses the embedding or output of {name}: {_ALIKE}"
 
 
-def _target_layers(head: Model) -> list[int]:
+def target_layers(head: Model) -> list[int]:
+    """The layers of its target that the head reads."""
     return head.header.numbers("target_layers")
 
 
@@ -83,28 +86,27 @@ class HeadContext(Context):
 
     depth = 0
     can_score = True  # whether decode() returns more rows than the last
+    _shift = 0  # position i of the text is i - _shift of its cache
 
-    def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
-        """`target`: its context, which from now on keeps its hidden rows. Raises as Context does."""
+    def __init__(self, model: Model, config: ContextConfig, target: Context, layers: list[int], **more: Any) -> None:
+        """`target`: its context, which from now on keeps the hidden rows of `layers`. Raises as Context does."""
         self._call = functions()
-        self._is_eagle3 = not model.has_mtp
-        more = {"n_rs_seq": 0} if self._is_eagle3 else {"n_rs_seq": 0, "ctx_type": llama_cpp.LLAMA_CONTEXT_TYPE_MTP}
-        super().__init__(model, config, ctx_other=target.pointer, **more)
+        super().__init__(model, config, ctx_other=target.pointer, n_rs_seq=0, **more)
         self.n_rollback = None  # the layers of a head have attention only
-        # An EAGLE-3 head begins with the second token: position i of the text is i - 1 of its cache.
-        self._shift = int(self._is_eagle3)
         self.is_layer = model is target.model
         self._target, self._n_accepted, self._n_real = target, 0, 0
         self._n_outputs_max = config.n_outputs_max
-        self.rows = HiddenRows(target, _target_layers(model) if self._is_eagle3 else [target.model.n_layer])
+        self.rows = HiddenRows(target, layers)
         self._own: Rows = np.zeros((N_ROWS, model.n_embd_out), np.float32)  # by position + 1, too
         self._depths = [0]  # of the head's rows, how many of its own each builds on, and itself
         self._inputs: Rows = np.zeros((self._n_batch_max, model.n_embd_out), np.float32)
-        self._features: Rows = np.zeros((self._n_batch_max, self.rows.width), np.float32)
-        fields = {name: getattr(self._batch, name) for name, *_ in llama_cpp.llama_batch._fields_}
-        self._batch = llama_cpp.llama_batch(**fields | {"embd": _floats(self._inputs)})
-        self._encoded = llama_cpp.llama_batch(**fields | {"embd": _floats(self._features), "token": None})
+        self._batch = self._batch_with(embd=floats_of(self._inputs))
         self._call.llama_set_embeddings_nextn(self.pointer, True, True)
+
+    def _batch_with(self, **other: Any) -> Any:
+        """The context's batch, with `other` fields."""
+        fields = {name: getattr(self._batch, name) for name, *_ in llama_cpp.llama_batch._fields_}
+        return llama_cpp.llama_batch(**fields | other)
 
     def close(self) -> None:
         """See Handle. The target keeps no more rows."""
@@ -119,6 +121,11 @@ class HeadContext(Context):
             self.rollback(self._n_real)
 
     @property
+    def first_known(self) -> int:
+        """The first position of a text that the target has restored which the head can read."""
+        return self.rows.first + 1 if self.rows.first else 0
+
+    @property
     def _n_known(self) -> int:
         """Accepted tokens that the target has decoded: their hidden rows are there."""
         return min(self._n_accepted, self._target.n_past)
@@ -130,7 +137,7 @@ class HeadContext(Context):
         of a batch are asked for or, if it is long, none, and the last ones are decoded by themselves.
         """
         if self.rows.is_lost:
-            raise DecodeError(_LOST)
+            raise DecodeError(LOST)
         if len(tokens) > self._n_outputs_max and n_rows:
             self._read(tokens[:-n_rows], 0)
             tokens = tokens[-n_rows:]
@@ -172,24 +179,8 @@ class HeadContext(Context):
         return self.decode([token for _, token in tokens], len(tokens))
 
     def _fused(self, rows: Rows) -> Rows:
-        """The rows that the decoder reads for these rows of the target: an EAGLE-3 head has an encoder."""
-        if not self._is_eagle3:
-            return rows
-        n = len(rows)
-        self._features[:n] = rows
-        position = max(0, self.n_past - self._shift)  # has no effect, but llama.cpp requires the next one
-        self._positions[:n], self._outputs[:n] = range(position, position + n), n * b"\1"
-        self._encoded.n_tokens = n
-        self._abort_flag[0] = b"\0"
-        if self._aborted:
-            raise DecodeAborted("the context is aborted")
-        with self.use() as pointer, self.call:
-            status = llama_cpp.llama_encode(pointer, self._encoded)
-        if status == ABORTED:
-            raise DecodeAborted("aborted")
-        if status:
-            raise DecodeError(f"llama.cpp could not encode {n} rows of the target ({status})")
-        return self._hidden_rows(n)
+        """The rows that the decoder reads for these rows of the target."""
+        return rows
 
     def save(self) -> SavedState:
         """See Context.save(): with the rows that belong to its text, and to the target's."""
@@ -229,89 +220,6 @@ class HeadContext(Context):
         llama_cpp.llama_memory_seq_rm(self._memory(), 0, max(0, position), -1)
 
 
-class SharedHeadContext(HeadContext):
-    """The context of a head that has no cache: it reads the target's, as the assistants of Gemma 4.
-
-    Only the last token is decoded, at the position that the target decodes next. The candidates after it are, too.
-    """
-
-    can_score = False
-
-    def _read(self, tokens: Sequence[int], n_rows: int) -> Logits:
-        last, end = self.n_past + len(tokens) - 1, self.n_past + len(tokens)
-        if n_rows:
-            self._own, is_real = grown(self._own, end + 1), last <= self._n_known
-            self._depths += (end + 1 - len(self._depths)) * [0]
-            self._inputs[0] = (self.rows.array if is_real else self._own)[last]
-            self._decode(tokens[-1:], (self._target.n_past,), 1)
-            self._own[end] = self._hidden_rows(1)[0]
-            self.depth = 0 if is_real else self._depths[last]
-            self._depths[end] = self.depth + 1
-        self._past[0] = end
-        self._n_real = min(end, max(self._n_real, self._n_known + 1))
-        return self._logits(min(n_rows, 1))
-
-    def skip(self, n: int) -> None:
-        """See HeadContext.skip()."""
-        self._past[0] += n
-
-    def rollback(self, n_past: int) -> None:
-        """See Context.rollback()."""
-        self._past[0], self._n_real = min(self.n_past, n_past), min(self._n_real, n_past)
-
-
-class ChainedHeadContext(HeadContext):
-    """The context of several MTP layers, each of which makes the candidates of one depth, as Step 3.5 and MiMo V2.
-
-    All of them read what is accepted. For each further candidate, the next layer reads the candidates so far again,
-    with rows of those before it.
-    """
-
-    def __init__(self, model: Model, config: ContextConfig, target: Context) -> None:
-        """See HeadContext."""
-        super().__init__(model, config, target)
-        self._n_mtp = n_mtp(model.header)
-        self._chain: list[int] = []  # the last token that has a row of the target, and the candidates after it
-
-    def _read(self, tokens: Sequence[int], n_rows: int) -> Logits:
-        first, end = self.n_past, self.n_past + len(tokens)
-        n_real = self._n_known + 1 - first
-        if n_real <= 0:
-            return self._read_chain(tokens, n_rows)
-        if n_real < len(tokens):
-            self._read(tokens[:n_real], 1)
-            return self._read(tokens[n_real:], n_rows)
-        done = self._n_real
-        for layer in reversed(range(self._n_mtp)):
-            self._begin(layer, first, done)
-            rows = super()._read(tokens, n_rows if layer == 0 else 0)
-        self._chain, self._n_real = [tokens[-1]], end
-        return rows
-
-    def _read_chain(self, tokens: Sequence[int], n_rows: int) -> Logits:
-        if len(self._chain) + len(tokens) > self._n_outputs_max:
-            raise DecodeError(f"more than {self._n_outputs_max} candidates in a row by {self._n_mtp} layers")
-        self._chain += tokens
-        end = self.n_past + len(tokens)
-        base, layer = end - len(self._chain), min(len(self._chain), self._n_mtp) - 1
-        own = self._own[base + 1 : end].copy()
-        self._begin(layer, base, base)
-        rows = super()._read(self._chain, n_rows)
-        self._own[base + 1 : end], self._n_real = own, base  # of that token, only this layer has a cell
-        self._call.llama_set_nextn_layer_offset(self.pointer, 0)
-        return rows
-
-    def _begin(self, layer: int, first: int, n_real: int) -> None:
-        self._forget(first)
-        self._past[0], self._n_real = first, n_real
-        self._call.llama_set_nextn_layer_offset(self.pointer, layer)
-
-    def rollback(self, n_past: int) -> None:
-        """See Context.rollback()."""
-        if n_past < self.n_past:
-            del self._chain[max(0, len(self._chain) - (self.n_past - n_past)) :]
-        super().rollback(n_past)
-
-
-def _floats(array: Rows) -> Any:
+def floats_of(array: Rows) -> Any:
+    """The address of its memory."""
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))

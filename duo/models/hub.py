@@ -27,16 +27,20 @@ _PREFERRED = ("Q4_K_M", "Q8_0")
 # By whole words: "Model-MTP-Q8_0" is a model, and so is "Model-imatrix-Q8_0", which was made with such a matrix.
 _NO_MODEL = re.compile(r"(?:.*[-._])?mmproj([-._].*)?|imatrix([-._].*)?|.*[-._]imatrix", re.IGNORECASE)
 _HEAD = re.compile(r"(mtp|eagle3|dflash|dspark)[-._].*", re.IGNORECASE)  # drafts for a model beside it
+_BLOCK = re.compile(r"(?:dflash|dspark)[-._](.+)\.gguf", re.IGNORECASE)  # of these, block drafts
 
 
-def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
-    """The GGUF file at a path, or, without one, that a str such as user/repo:Q4_K_M names. Raises DuoError."""
+def find_model(name: str | os.PathLike[str], *, offline: bool = False, with_block: bool = False) -> Path:
+    """The GGUF file at a path, or, without one, that a str such as user/repo:Q4_K_M names. Raises DuoError.
+
+    `with_block`: a block draft beside it on the Hub is downloaded, too.
+    """
     path = Path(name)
     if isinstance(name, str):
         if name.startswith(HUB):
-            return resolve_hub(name.removeprefix(HUB), offline)
+            return resolve_hub(name.removeprefix(HUB), offline, with_block)
         if not path.exists() and path.suffix != ".gguf" and _SPEC.fullmatch(name):
-            return resolve_hub(name, offline)
+            return resolve_hub(name, offline, with_block)
     return check_gguf(path)
 
 
@@ -57,7 +61,7 @@ def check_gguf(path: Path) -> Path:
 # The Hub
 
 
-def resolve_hub(spec: str, offline: bool = False) -> Path:
+def resolve_hub(spec: str, offline: bool = False, with_block: bool = False) -> Path:
     """The first file of the model `spec`, user/repo[:quant], in the Hub's cache; downloaded if necessary.
 
     Offline (also with HF_HUB_OFFLINE), or with a warning if the Hub fails, from the cache. Raises UsageError for a
@@ -76,7 +80,7 @@ def resolve_hub(spec: str, offline: bool = False) -> Path:
         reason = f"{spec} is not in {hub.constants.HF_HUB_CACHE}, and duo is offline"
     else:
         try:
-            return _fetch(hub, repo, quant)
+            return _fetch(hub, repo, quant, with_block)
         except DuoError:
             raise
         except Exception as error:  # three major versions with three HTTP libraries: they share no base class
@@ -89,9 +93,11 @@ def resolve_hub(spec: str, offline: bool = False) -> Path:
     return found
 
 
-def _fetch(hub: Any, repo: str, quant: str | None) -> Path:
+def _fetch(hub: Any, repo: str, quant: str | None, with_block: bool) -> Path:
     info = hub.HfApi().model_info(repo, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT)
-    names = select_files([file.rfilename for file in info.siblings or ()], repo, quant)
+    there = [file.rfilename for file in info.siblings or ()]
+    names = select_files(there, repo, quant)
+    names += select_block(there, names[0]) if with_block else ()
     # By branch, not by commit: only then does the cache record what `main` is, for an offline run.
     paths = [Path(hub.hf_hub_download(repo, name)) for name in names]
     if len({path.parent for path in paths}) > 1:
@@ -155,6 +161,20 @@ def select_files(names: Iterable[str], repo: str, tag: str | None) -> list[str]:
     if missing := set(parts) - set(names):
         raise DownloadError(f"{repo} has {len(parts) - len(missing)} of the {len(parts)} parts of {first}")
     return parts
+
+
+def select_block(names: Iterable[str], model: str) -> list[str]:
+    """The block drafts beside `model` among `names`: at most one, first of its name, then of its quantisation."""
+    folder, _, own = model.lower().rpartition("/")
+    found = [(name, match[1]) for name in names if (match := _BLOCK.fullmatch(_base(name)))]
+    found = [(name, rest) for name, rest in found if name.lower().rpartition("/")[0] == folder and _base(name) != own]
+
+    def rank(one: tuple[str, str]) -> tuple[bool, bool, str]:
+        name, rest = one
+        of_other = re.sub(rf"[-.]{quant_of(name) or ''}$", "", rest).lower() not in own
+        return of_other, quant_of(name) != quant_of(model), name
+
+    return [min(found, key=rank)[0]] if found else []
 
 
 def quant_of(name: str) -> str | None:

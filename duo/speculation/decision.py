@@ -109,13 +109,16 @@ def best_drafted(
     """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
     n_max, forecast, draft_s, mean = min(draft.n_max, n_max), draft.forecast, draft.token_s, draft.acceptance.mean
     curve = costs.curve(draft.n_max + 1)[: n_max + 1]
+    if draft.block:  # all of them are made at once
+        draft_s, n_max = 0.0, min(n_max, max(len(chances), draft.n_block))
     if in_order:
         n = best_in_order(chances, curve, rate, mean, next_s, draft_s)
         if not chances and next_s < math.inf:
             n = max(n, int(must_draft))
         # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so it
         # is made as if none had been drafted yet.
-        return n, best_batch((), curve, rate, mean, draft_s or math.inf, draft_s, forecast.worth_of)[1]
+        first_s = draft.next_s if draft.block else draft_s or math.inf
+        return n, best_batch((), curve[: n_max + 1], rate, mean, first_s, draft_s, forecast.worth_of)[1]
     n, value = best_batch(chances, curve, rate, mean, next_s, draft_s, forecast.worth_of)
     if draft.schedule is SYNC:
         n = len(chances)
@@ -123,5 +126,8 @@ def best_drafted(
         least = rate if n else min(rate, forecast.rate)
         if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), least):
             return n + 1, value
-        n = max(best_ready(chances[:n_max], curve, rate)[0], min(n, int(must_draft)))
+        n_ready, left = best_ready(chances[:n_max], curve, least)
+        if draft.block and forecast.n_verify and n and next_s < math.inf and left < 0:
+            return n + 1, value  # what is left of a block is worth less than a new one, which is worth 0 at this rate
+        n = max(n_ready, min(n, int(must_draft)))
     return n, value

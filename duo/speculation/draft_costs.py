@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from duo.config import MAX_BRANCHES, MAX_THREADS
+from duo.config import MAX_CANDIDATES, MAX_THREADS
 from duo.speculation.constants import DEFAULT, Assumed, assumed
 from duo.speculation.estimators import Time, TimesState, between, duration, restored_times, times_state
 from duo.speculation.target_costs import AS_FAST, interpolated, with_inferred
 
-# What is timed, with the smallest and the largest number: one token by threads; a batch; one token in each sequence.
-_RANGES = {"by_threads": (1, MAX_THREADS), "pair": (2, 2), "by_sequences": (2, MAX_BRANCHES + 1)}
+# What is timed, with the smallest and the largest number: one token by threads; a batch; one token in each sequence, or
+# of a block draft a block.
+_RANGES = {"by_threads": (1, MAX_THREADS), "pair": (2, 2), "by_sequences": (2, MAX_CANDIDATES)}
 
 
 class CostState(TypedDict):

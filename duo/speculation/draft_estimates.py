@@ -10,7 +10,7 @@ from duo.speculation.acceptance import Acceptance, AcceptanceState, Lookahead, b
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_costs import CostState, DraftCosts
 from duo.speculation.estimators import Mean, between
-from duo.speculation.forecast import SURE, Forecast, overlapped, taking_turns
+from duo.speculation.forecast import SURE, Forecast, in_blocks, overlapped, taking_turns
 from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule, schedules_of
 from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
 from duo.speculation.types import Candidate
@@ -53,6 +53,7 @@ class DraftEstimates:
     aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
     in_turns: bool = False  # the draft is a head on the target's device: no schedule async
     n_depths: int = 1  # of a head's candidates: see Acceptance
+    block: int = 0  # most candidates of a block draft, which makes them in one decode; 0: it is none
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
@@ -104,7 +105,9 @@ class DraftEstimates:
         alone, concurrent = self.costs.alone, self.costs.concurrent
         if self.target.is_jump(seconds / max(1, n_tokens)) or (self.target.is_disturbed and alone.token_s):
             return
-        if n_sequences > 1:
+        if 0 < n_tokens <= self.block:
+            alone.add(seconds, self.n_threads, n_tokens)
+        elif n_sequences > 1:
             concurrent.add(seconds, n_sequences=n_sequences)
         elif n_tokens == 1 and self.schedule is ASYNC:
             concurrent.add(seconds)
@@ -161,8 +164,13 @@ class DraftEstimates:
 
     @property
     def next_s(self) -> float:
-        """Seconds for the next token in schedule sync, for which the draft reads what the lookup has found."""
-        return self.costs.alone.token_s + self.n_unread_found * self.costs.read_s
+        """Seconds for the next token in schedule sync, for which it reads what the lookup has found; of a block."""
+        return self.costs.alone.seconds(0.0, self.n_block) + self.n_unread_found * self.costs.read_s
+
+    @property
+    def n_block(self) -> int:
+        """Candidates to make at once now."""
+        return min(max(1, self.forecast.n_wait), self.block or 1)
 
     def chances(self, candidates: Sequence[Candidate]) -> list[float]:
         """a(c) of each candidate, adjusted to this text."""
@@ -195,9 +203,13 @@ class DraftEstimates:
         chances = [[(1.0, acceptance)]] if constant else self.acceptance.by_depth(acceptance)
         curve, draft_s = target.curve(self.n_max + 1, doubt), alone.seconds(doubt)
         round_s, pair_s = self.costs.latency_s + n_found * self.costs.read_s, alone.pair_s(doubt)
-        if self.n_depths > 1:  # a head reads again what was accepted
-            round_s, pair_s = round_s + pair_s - draft_s, draft_s
-        found = {SYNC: taking_turns(curve, draft_s, chances, pair_s, round_s)}
+        if self.block:
+            block_s = [alone.seconds(doubt, n) for n in range(1, self.block + 1)]
+            found = {SYNC: in_blocks(curve, block_s, chances, round_s)}
+        else:
+            if self.n_depths > 1:  # a head reads again what was accepted
+                round_s, pair_s = round_s + pair_s - draft_s, draft_s
+            found = {SYNC: taking_turns(curve, draft_s, chances, pair_s, round_s)}
         if self.n_depths > 1:  # running ahead, it mostly builds on rows of its own
             deep = chances[1:] or chances
             acceptance = math.prod(sum(map(math.prod, group)) for group in deep) ** (1 / len(deep))

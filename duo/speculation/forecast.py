@@ -10,6 +10,7 @@ in seconds.
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -96,6 +97,26 @@ def taking_turns(
         rate = found
         n = next((k for k, least in enumerate(reversed(stop)) if least == math.inf), len(stop))
         best = Forecast(rate, n, n, stop=tuple(reversed(stop)))
+
+
+def in_blocks(
+    target_s: Sequence[float], block_s: Sequence[float], chances: Sequence[Chances], latency_s: float = 0.0
+) -> Forecast:
+    """Schedule sync with a draft that makes 1, 2, … candidates at once in `block_s`: the best number is `n_wait`.
+
+    Of a block, a constant number is verified. What confidence adds shows in how accurate the forecast was.
+    """
+    means = [sum(share * chance for share, chance in each) for each in chances]
+    most = min(len(block_s), len(target_s) - 1)
+    survivals = accumulate((means[min(k, len(means) - 1)] for k in range(most)), operator.mul)
+    expected = list(accumulate(survivals, initial=1.0))  # tokens, if 0, 1, … are verified
+    lengths = [(n, k) for n in range(1, most + 1) for k in range(1, n + 1)]
+    rates = [expected[k] / (latency_s + block_s[n - 1] + target_s[k]) for n, k in lengths]
+    best = max(rates, default=0.0)
+    if best <= 1 / target_s[0]:
+        return Forecast(1 / target_s[0])
+    n, k = lengths[rates.index(best)]
+    return Forecast(best, k, n, stop=(0.0,))
 
 
 def _onward(chances: Chances) -> Floats:

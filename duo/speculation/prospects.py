@@ -91,5 +91,7 @@ class ModeForecasts:
         for draft in self._drafts.values():
             for target, own in ((self._target.alone, draft.costs.alone), (draft.beside, draft.costs.concurrent)):
                 if target.seconds(1):
-                    limits.append(limit(target.curve(draft.n_max + 1), own.token_s or math.inf, 1.0))
+                    limits.append(
+                        limit(target.curve(draft.n_max + 1), own.token_s / max(1, draft.block) or math.inf, 1.0)
+                    )
         return max(limits, default=math.inf)

@@ -105,9 +105,11 @@ class Trials:
                 draft.learn_scores(scores)
             else:
                 draft.acceptance.add_share(share, n)
-        if seconds:
+        alone = draft.costs.alone
+        if seconds and draft.block:
+            alone.inferred_s = alone.inferred_s or seconds / max(1, n)
+        elif seconds:
             draft.costs.add_read(n_tokens, seconds)
-            alone = draft.costs.alone
             alone.inferred_s = alone.inferred_s or draft.costs.read_s / DEFAULT.read
         draft.n_unscored = draft.n_probe = 0
         if n_tokens:

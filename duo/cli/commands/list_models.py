@@ -139,8 +139,9 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
         *columns((_HEADS, *rows), _LEFT),
         "",
         "drafts: numbers of the models with the same vocabulary and at most half the size. Any other small model can",
-        "draft, too: its text is translated. MTP: the model has a layer that drafts. `duo tune -m FILE` measures which",
-        "draft is fastest.",
+        "draft, too: its text is translated. MTP: the model has a layer that drafts. Heads and block drafts (EAGLE-3,",
+        "DFlash, DSpark) are shown for the models that they may belong to. `duo tune -m FILE` measures which draft is",
+        "fastest.",
         "Use -m or -md with a file, -hf or -hfd with USER/REPO:QUANT.",
         f"Searched: {folders}.",
     ]

@@ -288,6 +288,10 @@ class PlanOptions:
     draft: int = option(
         AUTO_DRAFT, "--draft N", "", "Maximum number of candidates to verify per decode.",
         bounds=Bounds(1, MAX_DRAFT, "a forecast knows no more"))
+    block: int = option(
+        0, "--block N", "",
+        "A block draft (DFlash, DSpark), which makes up to N candidates in one decode: --draft-ms is then N:MS for a "
+        "block of N.", bounds=Bounds(0, MAX_DRAFT, "a forecast knows no more"))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def plan(options: PlanOptions) -> int:
     acceptance = options.accept if options.accept is not None else run.acceptance if run else None
     if acceptance is None:
         raise UsageError("missing values: add --accept, or --json of a run")
-    pair = informed(machine, acceptance, options.draft, run.ranks if run else DEFAULT.ranks)
+    pair = informed(machine, acceptance, options.draft, run.ranks if run else DEFAULT.ranks, options.block)
     times = ", ".join(f"{1000 * machine.target_s[n - 1]:.4g}" for n in _SIZES)
     beyond = f" (assumed beyond {n_known})" if n_known < options.draft + 1 else ""
     say(
@@ -34,19 +34,25 @@ def plan(options: PlanOptions) -> int:
         f"draft {1000 * machine.draft_s:.4g} ms per token, {1000 * pair.costs.alone.pair_s():.4g} ms for two"
         f"{'' if machine.pair_s else ' (assumed)'}; {100 * acceptance:.0f} % accepted"
     )
-    prospects = foretell(pair, constant=True, prepares=bool(machine.branch_s))
+    prospects = foretell(pair, constant=True, prepares=bool(machine.branch_s) and not options.block)
     print("\n".join(render(prospects)))  # noqa: T201 - the output
     return 0
 
 
 def render(prospects: Prospects) -> list[str]:
     """A table, with the settings that reach each rate."""
-    off, sync, both = (prospects.found[each] for each in (Schedule.OFF, Schedule.SYNC, Schedule.ASYNC))
-    prepared = prospects.prepared
+    off, sync = prospects.found[Schedule.OFF], prospects.found[Schedule.SYNC]
+    both, prepared = prospects.found.get(Schedule.ASYNC), prospects.prepared
     rows = [
         ("plain", off.rate, "the target alone"),
-        ("sequential", sync.rate, f"draft {sync.n_verify}, then verify" if sync.n_verify else "no drafting"),
-        ("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}"),
+        (
+            "sequential",
+            sync.rate,
+            f"draft {sync.n_wait}, then verify{f' {n}' if (n := sync.n_verify) < sync.n_wait else ''}"
+            if sync.n_verify
+            else "no drafting",
+        ),
+        *([("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}")] if both else []),
         *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
         ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
     ]
@@ -103,7 +109,7 @@ def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
         draft_ms = drafts[1]
     if not alone or not concurrent or not drafts:
         raise UsageError("missing values: add --target-ms or --table, and --draft-ms, or --machine, or --json of a run")
-    branch_s = curve(drafts, MAX_BRANCHES + 1) if len(drafts) > 1 else ()
+    branch_s = curve(drafts, max(MAX_BRANCHES + 1, options.block)) if len(drafts) > 1 else ()
     target_s, concurrent_s = curve(alone, n_all), curve(concurrent, n_all)
     pair_s = (options.draft_pair_ms or pair_ms) / 1000
     machine = Machine(target_s, draft_ms / 1000, concurrent_s, drafts[1] / 1000, pair_s=pair_s, branch_s=branch_s)

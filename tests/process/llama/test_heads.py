@@ -12,6 +12,7 @@ import pytest
 
 from duo import Engine, load
 from duo.config import ContextConfig, ModelConfig
+from duo.engine.contexts import head_type
 from duo.errors import ModelError
 from duo.llama import hidden_rows
 from duo.llama.context import Context
@@ -65,7 +66,7 @@ def pair(request: pytest.FixtureRequest, files: Files) -> Iterator[Pair]:
         head = target if draft is None else Model(ModelConfig(draft))
         check_pair(target, head)
         with closing(Context(target, config)) as context:
-            yield context, partial(HeadContext, head, config, context)
+            yield context, partial(head_type(head), head, config, context)
         head.close()
 
 

@@ -119,3 +119,11 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
     for text in ("x", "-1", "nan", "2:490", "1:490,2:x", "1:490,0:3", ",", "490,500", "1e308", f"1{'0' * 400}:5"):
         with pytest.raises(UsageError, match="--target-ms must have the form 490 or 1:490,2:495,8:650"):
             plan(PlanOptions(target_ms=text, draft_ms="25", accept=0.8))
+
+
+def test_a_block_draft_makes_all_candidates_in_one_decode_and_takes_turns() -> None:
+    times = ("--target-ms", "1:50,8:64", "--draft-ms", "1:5,7:5", "--accept", "0.8", "--draft", "7")
+    rows = predict(*times, "--block", "7")
+    assert rows["sequential"] == pytest.approx(1000 * sum(0.8**i for i in range(8)) / (5 + 64), rel=1e-3)
+    assert "concurrent" not in rows
+    assert predict(*times)["sequential"] < rows["sequential"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duo.errors import DownloadError, DuoError, UsageError
-from duo.models.hub import resolve_hub, select_files
+from duo.models.hub import resolve_hub, select_block, select_files
 from tests.unit.models.fake_hub import TOKEN, FakeHub, FakeRepo, fake_hub
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -184,3 +184,18 @@ def test_a_name_of_several_models_is_refused_with_and_without_the_hub(*, offline
     for spec in ("maker/twins:one-Q8_0", "maker/twins:two-Q8_0"):
         resolve_hub(spec)
     assert "has 2 models called Q8_0" in refused("maker/twins:Q8_0", offline=offline, kind=UsageError)
+
+
+@pytest.mark.parametrize(
+    ("model", "others", "chosen"),
+    [
+        ("a-Q4_K_M.gguf", ["b.gguf", "mtp-a.gguf", "a-Q8_0.gguf"], None),
+        ("a-Q4_K_M.gguf", ["dflash-a.gguf"], "dflash-a.gguf"),
+        ("a-Q4_K_M.gguf", ["dflash-b.gguf", "DSpark-A-Q8_0.gguf"], "DSpark-A-Q8_0.gguf"),
+        ("a-Q4_K_M.gguf", ["dspark-a-Q8_0.gguf", "dspark-a-Q4_K_M.gguf"], "dspark-a-Q4_K_M.gguf"),
+        ("x/a-Q8_0.gguf", ["dspark-a-Q8_0.gguf", "x/dflash-a-F16.gguf"], "x/dflash-a-F16.gguf"),
+        ("dflash-a.gguf", [], None),
+    ],
+)
+def test_the_block_draft_beside_a_model(model: str, others: list[str], chosen: str | None) -> None:
+    assert select_block([model, *others], model) == [chosen] * (chosen is not None)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.speculation.forecast import Forecast, overlapped, taking_turns
+from duo.speculation.forecast import Forecast, in_blocks, overlapped, taking_turns
 from tests.unit.speculation.pairs import N_AHEAD, SEPARATE, Case, best_concurrent, expected, random_case, times
 
 CASES = [random_case(seed) for seed in range(40)]
@@ -42,6 +42,32 @@ def test_sequential_forecast_is_that_of_the_best_number_of_candidates(
     assert rates[found.n_verify] == pytest.approx(found.rate)
     assert found.worth_of(3) == 0, "no lead outlives a step"
     assert found.stop == found.n_verify * (0.0,)
+
+
+@given(
+    means=st.lists(st.floats(0, 0.99), min_size=1, max_size=4),
+    blocks=st.lists(st.floats(0, 0.3), min_size=8, max_size=8),
+    rises=st.lists(st.floats(0, 0.6), min_size=8, max_size=8),
+    latency_s=st.floats(0, 0.5),
+)
+def test_the_forecast_of_a_block_draft_is_that_of_the_best_length(
+    means: list[float], blocks: list[float], rises: list[float], latency_s: float
+) -> None:
+    """One decode for the block, whatever is used of it."""
+    target_s, block_s = list(accumulate([1.0, *rises])), list(accumulate([0.3, *blocks[1:]]))
+    rates = {(0, 0): 1.0}
+    for n in range(1, 9):
+        survival, tokens = 1.0, 1.0
+        for k in range(1, n + 1):
+            survival *= means[min(k, len(means)) - 1]
+            tokens += survival
+            rates[n, k] = tokens / (latency_s + block_s[n - 1] + target_s[k])
+    found = in_blocks(target_s, block_s, [[(1.0, mean)] for mean in means], latency_s)
+    assert found.rate == pytest.approx(max(rates.values()))
+    if found.n_verify:
+        assert rates[found.n_wait, found.n_verify] == pytest.approx(found.rate)
+        assert found.goes_on(0, 1.0, found.rate)
+        assert not found.goes_on(1, 1.0, found.rate), "a block is made once"
 
 
 CHANCES = [(0.3, 0.2), (0.3, 0.7), (0.4, 0.98)]  # shares of the candidates by confidence: 0.662 are accepted

@@ -249,7 +249,7 @@ TIMES = (1, "costs", "times", "0", 0)
         (OF_TARGET, "bias", KeyError),
         (OF_DRAFT, "costs", "much"), (OF_DRAFT, "beside", {"0": {"0": [0.1, 0]}}), (OF_DRAFT, "beside", 7),
         ((1, "costs", "times"), "0", [{}, {}, {}]), ((1, "costs", "times"), "0", []),
-        (TIMES, "pair", {"3": [0.1, 0]}), (TIMES, "by_sequences", {"10": [1.0, 0.1]}), (TIMES, "by_threads", KeyError),
+        (TIMES, "pair", {"3": [0.1, 0]}), (TIMES, "by_sequences", {"65": [1.0, 0.1]}), (TIMES, "by_threads", KeyError),
         ((1, "costs"), "read_s", True), ((1, "costs"), "read_s", 10**400), ((1, "costs"), "latency_s", math.nan),
         (OF_DRAFT, "acceptance", {"greedy": {"mean": 7}}), (OF_DRAFT, "bias", {"sync": None}),
         (OF_DRAFT, "bias", {"sync": 1, "async": 10**400}), (OF_DRAFT, "bias", KeyError),

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION
-from duo.speculation.decision import best_batch
+from duo.speculation.decision import best_batch, best_drafted
+from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.forecast import Forecast
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule, TargetAlone
+from duo.speculation.target_costs import TargetCosts
 from duo.speculation.types import Origin, Plan
 from tests.unit.speculation.pairs import (
     CLIFF,
@@ -304,3 +307,25 @@ def test_a_draft_that_has_ended_is_left_out_of_this_text() -> None:
     made.begin(10)
     assert made.controller.schedule is ASYNC
     assert made.draft.lookahead().allows(())
+
+
+def test_of_a_block_draft_what_is_left_is_verified_or_a_new_block_is_made() -> None:
+    target = TargetCosts()
+    for n in range(1, 10):
+        target.alone.add(n, 1.0 + 0.1 * n)
+    draft = DraftEstimates(target, 8, 16, (SYNC, OFF), n_depths=4, block=8, in_turns=True)
+    for n in (1, 8):
+        draft.learn_draft(n, 0.2 + 0.02 * n)
+    assert draft.costs.alone.seconds(0.0, 4) < 0.3, "a block of four is one decode"
+    draft.schedule, draft.forecast = SYNC, Forecast(1.5, 2, 4, stop=(0.0,))
+
+    def n_drafted(chances: list[float], next_s: float) -> int:
+        limits = {"in_order": False, "must_draft": False}
+        return best_drafted(draft, chances, target.alone, 8, 1.5, next_s, **limits)[0]
+
+    assert draft.n_block == 4
+    assert n_drafted([], draft.next_s) == 1, "there is none: it is made"
+    assert n_drafted([0.9, 0.9], draft.next_s) == 2, "what is left is likely"
+    assert n_drafted([0.1, 0.9], draft.next_s) == 3, "what is left is not: a new block replaces it"
+    assert n_drafted([0.1, 0.9], math.inf) == 0, "it has just been made"
+    assert n_drafted([0.9, 0.9, 0.1], math.inf) == 2, "only those that pay are verified"

@@ -1,0 +1,333 @@
+"""Block drafts: their contexts, and whole texts with them, on tiny models that often agree."""
+
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from duo import Engine, load
+from duo.config import ContextConfig, ModelConfig
+from duo.diagnose.measure import Meter
+from duo.errors import ModelError
+from duo.llama.block import BlockContext
+from duo.llama.block_shape import Block
+from duo.llama.context import Context
+from duo.llama.gguf_header import GgufHeader, check_text_model
+from duo.llama.heads import check_pair
+from duo.llama.model import Model
+from duo.speculation.draft_estimates import DraftEstimates
+from tests.gguf_files import tiny_block, tiny_llama
+
+DEPTH = 0.02
+PROMPT = "the cat sat on the mat and the dog ran "
+SIZE = 8
+VARIANTS: dict[str, dict[str, Any]] = {
+    "DFlash": {},
+    "DFlash, causal": {"causal": True, "layers": (2,)},
+    "DFlash with the target's ends": {"own_ends": False, "layers": (0, 2)},
+    "DSpark": {"markov": True},
+    "DSpark with a bonus anchor": {"markov": True, "from_anchor": False, "layers": (1,)},
+    "DSpark, causal, without confidence": {"markov": True, "confidence": False, "causal": True},
+    "DFlash2": {"top_k": 6},
+    "DFlash2, causal": {"top_k": 4, "causal": True, "layers": (0, 1)},
+}
+Files = dict[str, Path]
+ALONE: dict[str, Any] = {"profile": False, "n_threads": 1, "draft_n_threads": 1, "n_ctx": 512}
+SAMPLED = pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}], ids=str)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("blocks")
+    made = {
+        name: tiny_block(folder / f"{i}.gguf", depth=DEPTH, **how) for i, (name, how) in enumerate(VARIANTS.items())
+    }
+    return made | {"target": tiny_llama(folder / "target.gguf", n_layer=3, depth=DEPTH)}
+
+
+@pytest.fixture(params=VARIANTS)
+def pair(request: pytest.FixtureRequest, files: Files) -> Iterator[tuple[Context, BlockContext]]:
+    config = ContextConfig(256, 1, 1, flash_attn="off")
+    with (
+        closing(Model(ModelConfig(files["target"], heads=True))) as target,
+        closing(Context(target, config)) as context,
+        closing(Model(ModelConfig(files[request.param]))) as draft,
+    ):
+        check_pair(target, draft)
+        with closing(BlockContext(draft, config, context)) as block:
+            yield context, block
+
+
+def some(n: int, seed: int) -> list[int]:
+    """Tokens at random."""
+    return random.Random(seed).choices(range(3, 270), k=n)
+
+
+def candidates(block: BlockContext, anchor: int, n: int) -> list[tuple[int, float | None]]:
+    """Greedy, with what is said of their confidence."""
+    found = list[tuple[int, float | None]]()
+
+    def choose(logits: np.ndarray[Any, Any], confidence: float | None) -> int:
+        found.append((int(logits.argmax()), confidence))
+        return found[-1][0]
+
+    block.draft(anchor, n, choose)
+    return found
+
+
+def test_a_block_depends_on_the_text_and_not_on_how_it_was_read(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    text = some(60, seed=1)
+    found = []
+    for sizes in ([60], [1, 1, 58], [20, 0, 39, 1], [59, 1]):
+        context.rollback(0)
+        block.rollback(0)
+        for n in sizes:
+            context.decode(text[context.n_past : context.n_past + n] or [7])
+            if not n:  # rejected
+                candidates(block, 7, 3)
+                context.rollback(context.n_past - 1)
+                continue
+            block.follow(context.n_past + 1)
+            candidates(block, text[min(context.n_past, 59)], 2)
+        assert block.n_past == 60
+        found.append([token for token, _ in candidates(block, 9, block.block.n_most)])
+    assert all(each == found[0] for each in found)
+    block.rollback(30)
+    block.follow(61)
+    assert [token for token, _ in candidates(block, 9, block.block.n_most)] == found[0]
+    assert len(found[0]) == block.block.n_most == (SIZE if block.block.from_anchor else SIZE - 1)
+
+
+def logits_of(block: BlockContext, anchor: int, n: int) -> np.ndarray[Any, Any]:
+    """Of `n` candidates."""
+    found = list[np.ndarray[Any, Any]]()
+
+    def choose(logits: np.ndarray[Any, Any], _: float | None) -> int:
+        found.append(np.where(np.isfinite(logits), logits, 0.0))
+        return int(logits.argmax())
+
+    block.draft(anchor, n, choose)
+    return np.array(found)
+
+
+def test_the_row_of_the_last_token_counts(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    found = []
+    for last in (5, 60, 200):
+        context.rollback(0)
+        block.rollback(0)
+        context.decode([*some(20, seed=8), last])
+        block.follow(22)
+        found.append(logits_of(block, 9, 3))
+    assert np.abs(found[0] - found[1]).max() > 1e-4
+    assert np.abs(found[0] - found[2]).max() > 1e-4
+
+
+def test_a_candidate_depends_on_the_length_of_the_block_unless_attention_is_causal(
+    pair: tuple[Context, BlockContext],
+) -> None:
+    context, block = pair
+    context.decode(some(20, seed=9))
+    block.follow(21)
+    first, other = (logits_of(block, 9, n)[0] for n in (2, block.block.n_most))
+    assert (np.abs(first - other).max() < 1e-4) == block.block.is_causal
+
+
+def test_dflash2_scores_pairs(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    context.decode(some(20, seed=6))
+    block.follow(21)
+    found = []
+    for rank in (1, 2):
+        rows = list[np.ndarray[Any, Any]]()
+
+        def choose(logits: np.ndarray[Any, Any], _: float | None, rank: int = rank, rows: Any = rows) -> int:
+            rows.append(np.array(logits))
+            return int(logits.argsort()[-rank if len(rows) == 1 else -1])
+
+        block.draft(9, 3, choose)
+        found.append(rows)
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert np.array_equal(found[0][1], found[1][1]) == (not block.block.top_k)
+    assert np.isfinite(found[0][1]).sum() == (block.block.top_k or block.n_vocab)
+
+
+def test_only_accepted_tokens_are_read(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    text = some(30, seed=2)
+    context.decode(text)
+    block.follow(21)
+    candidates(block, text[20], 4)
+    assert block.n_past == 20
+
+
+def test_confidence_is_of_a_confidence_head(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    context.decode(some(20, seed=3))
+    block.follow(21)
+    gaps = [gap for _, gap in candidates(block, 5, 4)]
+    assert all((gap is not None) == block.block.has_confidence for gap in gaps)
+    assert not block.block.has_confidence or len(set(gaps)) > 1
+
+
+def test_what_was_saved_drafts_alike(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    context.decode(some(20, seed=4))
+    block.follow(21)
+    before = candidates(block, 5, 4)
+    saved = block.save()
+    block.rollback(0)
+    context.rollback(0)
+    context.decode(some(10, seed=5))
+    block.follow(11)
+    candidates(block, 5, 4)
+    block.load(saved)
+    block.follow(21)
+    assert candidates(block, 5, 4) == before
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"flow_steps": 4}, "unknown variant: dflash.flow_steps"),
+        ({"mask": None}, "DFlash draft without a valid tokenizer.ggml.mask_token_id"),
+        ({"mask": 99999, "own_ends": False}, "without a valid tokenizer.ggml.mask_token_id"),
+        ({"size": 1, "markov": True}, "DSpark draft without a valid dflash.block_size"),
+        ({"layers": (0, 7)}, "reads layers 0, 7: target.gguf has 3"),
+    ],
+)
+def test_what_is_refused(files: Files, tmp_path: Path, how: dict[str, Any], message: str) -> None:
+    draft = tiny_block(tmp_path / "other.gguf", **how)
+    with pytest.raises(ModelError, match=message):
+        load(files["target"], draft)
+
+
+def test_a_block_draft_is_no_target(files: Files) -> None:
+    with pytest.raises(ModelError, match="a DSpark draft: it is a draft"):
+        load(files["DSpark"])
+    check_text_model(GgufHeader(files["DFlash, causal"]))  # though it says whether its attention is causal
+
+
+def test_the_shape_of_a_block(files: Files) -> None:
+    shapes = {name: Block.of(GgufHeader(files[name])) for name in VARIANTS}
+    assert [shape.n_most for shape in shapes.values()] == [7, 7, 7, 8, 7, 8, 7, 7]
+    assert [shape.is_causal for shape in shapes.values()] == ["causal" in name for name in VARIANTS]
+    assert [shape.top_k for shape in shapes.values()][-2:] == [6, 4]
+
+
+def write(engine: Engine, n: int = 64, prompt: str | list[int] = PROMPT, **options: Any) -> list[int]:
+    return [token for step in engine.stream(prompt, max_tokens=n, ignore_eos=True, **options) for token in step.tokens]
+
+
+@SAMPLED
+@pytest.mark.parametrize("schedule", ["sync", "auto"])
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_the_text_is_the_targets_own(files: Files, kind: str, schedule: str, sampling: dict[str, Any]) -> None:
+    options = ALONE | {"exact": True}
+    with load(files["target"], **options) as alone:
+        expected = write(alone, **sampling)
+    with load(files["target"], files[kind], schedule=schedule, **options) as engine:
+        assert engine.slot.uses_head
+        assert write(engine, **sampling) == expected
+        assert write(engine, **sampling) == expected  # with the prompt in the cache
+        statistics = engine.statistics
+        assert statistics is not None
+        assert statistics.draft is None or statistics.draft.error is None
+        if schedule == "sync":
+            assert statistics.draft is not None
+            assert 0 < statistics.draft.accepted < statistics.draft.verified
+
+
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_one_decode_makes_as_many_candidates_as_are_wanted(
+    files: Files, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, decode = list[int](), BlockContext.decode
+
+    def seen(self: BlockContext, tokens: list[int], n_rows: int = 1) -> Any:
+        sizes.append(n_rows)
+        return decode(self, tokens, n_rows)
+
+    with load(files["target"], files[kind], schedule="sync", lookup="off", **ALONE) as engine:
+        engine.generate(PROMPT, max_tokens=8)
+        assert engine.slot.estimates is not None
+        assert engine.slot.estimates.block == engine.slot.estimates.n_max == (SIZE if kind == "DSpark" else SIZE - 1)
+        monkeypatch.setattr(BlockContext, "decode", seen)
+        monkeypatch.setattr(DraftEstimates, "n_block", 5)
+        write(engine, 100, temperature=0.0)
+        statistics = engine.statistics
+        assert statistics is not None
+        assert statistics.draft is not None
+        assert set(sizes) == {5}
+        assert statistics.draft.drafted == 5 * len(sizes)
+
+
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
+    """Prompts that continue or change earlier ones, texts that are given up, and full contexts."""
+    dice = random.Random(kind)
+    options = ALONE | {"n_ctx": 96, "exact": True}
+    with load(files["target"], **options) as alone, load(files["target"], files[kind], **options) as engine:
+        text = [dice.randrange(3, 270) for _ in range(10)]
+        for _ in range(40):
+            text = text[: dice.choice([len(text), len(text), dice.randrange(1, len(text) + 1)])]
+            text = text[:80] + [dice.randrange(3, 270) for _ in range(dice.randrange(1, 12))]
+            n, n_taken = dice.choice([1, 5, 30, 200]), dice.choice([0, 2, 1000, 1000])
+            seeded = {"temperature": 0.9, "seed": dice.randrange(100)}
+            sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, seeded])
+            found = list[int]()
+            with closing(engine.stream(text, max_tokens=n, ignore_eos=True, **sampling)) as stream:
+                for step in stream:
+                    if len(found) >= n_taken:
+                        break
+                    found += step.tokens
+            expected = write(alone, n, text, **sampling)
+            assert found == expected[: len(found)]
+            assert len(found) == len(expected) or n_taken < 1000
+            assert engine.statistics is not None
+            assert engine.statistics.draft is None or engine.statistics.draft.error is None
+            text += found
+
+
+def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(shutil.copy(files["target"], tmp_path / "tiny-Q8_0.gguf"))
+    draft = Path(shutil.copy(files["DSpark"], tmp_path / "dspark-tiny.gguf"))
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_name == "dspark-tiny.gguf"
+        assert write(engine, 16)
+    for how in ({"heads": "off"}, {"schedule": "off"}, {"draft_n_max": 0}):
+        with load(path, **ALONE | how) as engine:
+            assert engine.slot.draft_model is None
+    with load(path, files["DFlash"], **ALONE) as engine:
+        assert engine.slot.draft_name == files["DFlash"].name
+    tiny_block(draft, layers=(9,))
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_model is None
+    assert "reads layers 9" in caplog.text
+    tiny_block(draft, flow_steps=2)
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_model is None
+    assert "an unknown variant: dflash.flow_steps" in caplog.text
+
+
+def test_tune_scores_places_of_blocks(pair: tuple[Context, BlockContext]) -> None:
+    context, block = pair
+    prompt = some(20, seed=7)
+    context.decode(prompt)
+    text = list[int]()
+    for _ in range(30):  # what the target writes
+        text.append(int(context.decode([text[-1]] if text else [5])[-1].argmax()))
+    meter = Meter(context, block, lambda *_: None, threading.Event(), lambda _: None)
+    scores, per_token = meter.score([*prompt, 5], text, 1)
+    assert (len(scores), per_token) == (30, 1.0)
+    places = {int(confidence // 100) for confidence, _ in scores}
+    assert 0 in places
+    assert places > {0} or not any(right for _, right in scores)
+    assert any(right for _, right in scores)
