@@ -47,6 +47,7 @@ class MemoryFile:
                 found = latest(found) if len(found) > MAX_TOKENS else found
                 if texts:
                     part = self.path.with_name(f".{self.path.name}.part")
+                    part.touch(0o600)
                     part.write_bytes(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
                     part.replace(self.path)  # a process that is killed leaves what was there before
                 return found

@@ -14,7 +14,7 @@ Recalled = tuple[int, float] | None  # a token, and the log-odds that it is righ
 MAX_TOKENS = 2**20  # each takes 16 bytes; of more, the latest texts are kept
 END = 2**21 - 1  # no vocabulary is as large
 _BITS, _LONGEST = 21, 3  # of a token in an n-gram; tokens of an n-gram, the last one in its highest bits
-_START = 2 ** (_BITS * _LONGEST) - 1  # the n-gram at the beginning of a text: END
+_START = 2 ** (_BITS * _LONGEST) - 1  # the n-gram at the beginning of a text: all of it is END
 _VOTES = 16  # occurrences of an n-gram that are looked at, evenly distributed over all
 _SILENT = 0.02  # share of right predictions below which only every eighth step asks
 
@@ -48,10 +48,10 @@ class Memory:
         if len(self.log) > MAX_TOKENS:
             self.log = new = latest(self.log)
             old, old_following = old[:0], old_following[:0]
-        ngrams = np.zeros(len(new), np.uint64)
+        ngrams, token = np.zeros(len(new), np.uint64), np.append(np.uint32(END), new)[:-1]  # before each of `new`
         for i in range(_LONGEST):
-            shift = np.uint64(_BITS * (_LONGEST - 1 - i))
-            ngrams[i + 1 :] |= new[: max(0, len(new) - 1 - i)].astype(np.uint64) << shift
+            ngrams |= token.astype(np.uint64) << np.uint64(_BITS * (_LONGEST - 1 - i))
+            token = np.where(token == END, END, np.append(np.uint32(END), token)[:-1])  # a text has nothing before it
         order = np.argsort(ngrams, kind="stable")
         order = order[new[order] != END]
         ngrams, following = ngrams[order], new[order]
