@@ -10,7 +10,7 @@ import numpy.typing as npt
 from duo.speculation.constants import DEFAULT
 
 Log = npt.NDArray[np.uint32]  # texts, END before each
-Recalled = tuple[int, float] | None  # a token, and the log-odds that it is right; None: nothing is known
+Recalled = tuple[int, float, float] | None  # a token, its log-odds and share of the votes; None: nothing is known
 MAX_TOKENS = 2**20  # each takes 16 bytes; of more, the latest texts are kept
 END = 2**21 - 1  # no vocabulary is as large
 _BITS, _LONGEST = 21, 3  # of a token in an n-gram; tokens of an n-gram, the last one in its highest bits
@@ -27,8 +27,8 @@ class Memory:
     predicted token, verified or not (benchmarks/NOTES.md).
     """
 
-    OFFSETS, RECENT = (-5.0, -4.85, -4.4), 2.3  # by length
-    SHARE, SHARE_OF_MANY, MANY = 3.0, 0.2, 0.36
+    OFFSETS = (-4.65, -4.35, -3.8)  # by length
+    MANY, SHARE, SHARE_OF_MANY, SHARE_RECENTLY = 0.38, 2.6, 0.12, 2.9
     RATE, MEMORY = 0.05, 0.9  # of learning the offset; of recent predictions
 
     def __init__(self, log: Log | Sequence[int] = ()) -> None:
@@ -74,7 +74,7 @@ class Memory:
                 found = self._known[self.ngram]
                 right = found is not None and found[0] == token
                 if found is not None:
-                    self._offset += self.RATE * (right - self._chance(found[1]))
+                    self._offset += self.RATE * (right - self._chance(*found[1:]))
                     self._n_seen = DEFAULT.memory * self._n_seen + 1
                 self._recent = self.MEMORY * self._recent + (1 - self.MEMORY) * right
             self.ngram = after(self.ngram, token)
@@ -91,14 +91,14 @@ class Memory:
         """
         if (found := self._find(ngram)) is None:
             return token, chance, n_seen
-        own = self._chance(found[1])
+        own = self._chance(*found[1:])
         if found[0] == token:
             return token, 1 - (1 - chance) * (1 - own), n_seen
         own *= 1 - chance  # where they differ, the lookup is right more often
         return (found[0], own, self._n_seen) if own > chance else (token, chance, n_seen)
 
-    def _chance(self, log_odds: float) -> float:
-        return 1 / (1 + math.exp(-(log_odds + self._offset + self.RECENT * self._recent)))
+    def _chance(self, log_odds: float, share: float) -> float:
+        return 1 / (1 + math.exp(-(log_odds + self._offset + share * self.SHARE_RECENTLY * self._recent)))
 
     def _find(self, ngram: int) -> Recalled:
         """What most often followed the longest end of `ngram` that occurs."""
@@ -129,7 +129,7 @@ class Memory:
         token = max(counts, key=counts.__getitem__)
         share, many = counts[token] / len(votes), math.log(n)
         log_odds = self.OFFSETS[_LONGEST - 1 - others // _BITS] + self.MANY * many
-        return token, log_odds + share * (self.SHARE + self.SHARE_OF_MANY * many)
+        return token, log_odds + share * (self.SHARE + self.SHARE_OF_MANY * many), share
 
 
 def after(ngram: int, token: int) -> int:

@@ -17,7 +17,7 @@ _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last t
 _EARLIER = 8  # occurrences that vote, the latest ones
 _LONGEST = 32  # tokens of a match beyond which it is not compared
 _HOPELESS = 0.1  # survival after which no candidate is worth a decode
-_CERTAIN = 0.8  # chance above which a memory is not asked: it would change little
+_CERTAIN = 0.6  # chance above which a memory is not asked: it would change little
 _NONE = (-1, 0.0, 0.0)  # token, chance and observations
 _NOTHING = Proposal(origin=Origin.LOOKUP)
 

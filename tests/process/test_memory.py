@@ -43,7 +43,7 @@ for i in range(n):
 
 def writer(path: Path, model: Path, number: int, n: int, half: int = -1) -> "subprocess.Popen[str]":
     """A process that adds `n` texts, and stops in the middle of writing one."""
-    arguments = [sys.executable, "-c", WRITER, path, model, *map(str, (number, n, half))]
+    arguments: list[str | Path] = [sys.executable, "-c", WRITER, path, model, *map(str, (number, n, half))]
     return subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

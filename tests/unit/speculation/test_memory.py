@@ -90,6 +90,15 @@ def test_at_each_position_the_likelier_is_proposed() -> None:
     assert proposed(None, (C, Y, X, X), (A, B, C)) == (Y,)
 
 
+def test_where_they_differ_the_memory_is_trusted_less() -> None:
+    memory = made(*[(A, B, C, D)] * 9)
+    own, *_ = chances(memory, (A, B, C))
+    assert memory.likelier(memory.ngram, Y, 0.95 * own, 7.0) == (Y, 0.95 * own, 7.0)
+    token, chance, _ = memory.likelier(memory.ngram, Y, 0.1, 7.0)
+    assert token == D
+    assert chance == pytest.approx(0.9 * own)
+
+
 def test_where_both_agree_it_is_likelier() -> None:
     memory, lookup = made(*[(A, B, C, D)] * 3), PromptLookup()
     lookup.begin((B, C, D, X, Y, A, B, C))
@@ -119,7 +128,7 @@ def test_wrong_predictions_make_it_less_sure_and_at_last_silent() -> None:
 
 def test_the_oldest_texts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_TOKENS", 80)
-    memory = made(*[(10 + i, A, B, 30 + i) for i in range(40)])
+    memory = made(*[(10 + i, A, B, 30 + i, X, Y) for i in range(40)])
     assert 60 <= len(memory.log) <= 80
     assert memory.log[0] == END
     assert proposed(memory, (), (49, A, B)) == (69,)
