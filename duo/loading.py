@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from duo.config import DEMO, EngineConfig, ModelConfig
 from duo.config.option import check_names, declared
 from duo.engine.engine import Engine
+from duo.engine.memories import KeptMemory, Memories
 from duo.engine.model_pair import LAYER, ModelPair
 from duo.engine.profile import Profiles, find_profiles
 from duo.engine.recorder import SHARED, TRANSLATED
@@ -30,6 +31,7 @@ from duo.models.demo import demo_pair
 from duo.models.draft_files import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model, select_block
+from duo.models.memory_file import MemoryFile
 from duo.remote.drafts import RemoteDrafts
 
 if TYPE_CHECKING:
@@ -155,6 +157,10 @@ def _load(
             drafts.on_ready = stack.enter_context(_own_worker(config, draft_config, target, drafts)).start
             drafts.restore(profiles)
         slot = ModelPair(target, draft, config, drafts, profiles, translation, uses_layer=has_layer)
+        if config.memory not in (None, "off"):
+            slot.memories = Memories(KeptMemory(MemoryFile(Path(config.memory), target)))
+            if slot.lookup is None:
+                log.warning("the memory is not used: it needs the lookup, which is off")
         stack.callback(_keep, profiles, slot, drafts)
         return Engine(slot, stack.pop_all())
 

@@ -12,6 +12,7 @@ from typing import cast
 
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
+from duo.engine.memories import Memories
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import Ending, Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT, StepRecord
@@ -85,6 +86,7 @@ class ScriptedSlot:
         self.draft_model: ScriptedModel | None = None
         self.translation: object = None
         self.lookup: object = None
+        self.memories = Memories()
         self.controller: Controller | None = None  # of the texts
         self.remote: RemoteDrafts | None = None
         self.text = TEXT

@@ -34,8 +34,8 @@ _ON = ("on", "enabled", "true", "1", "yes", "y", "t")  # values of variables for
 _WIDE = 100  # columns that the table of Typer's help needs
 # What `duo --help` shows: options and commands, by what they are about.
 _MAIN = {
-    "Models": "-m -md -hf -hfd", "Text": "-p -f -n --chat --temp", "Speed": "--draft -ngl -ngld",
-    "Output": "-v -h --help-all", "Begin": "demo list chat", "Measure": "tune bench check plan doctor",
+    "Models": "-m -md -hf -hfd", "Text": "-p -f -n --chat --temp", "Speed": "--draft -ngl",
+    "Output": "-v -h --help-all", "Begin": "demo list chat memory", "Measure": "tune bench check plan doctor",
     "Serve": "lead back rpc-server",
 }  # fmt: skip
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512

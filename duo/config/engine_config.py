@@ -141,6 +141,11 @@ class EngineConfig:
         "auto: where it is faster, propose the tokens that followed an earlier occurrence of the last ones in the "
         "prompt or text, with or without a draft model. --schedule off and --draft 0 turn it off, too.", who=_DRAFTED,
         choices=("auto", "off"))
+    memory: str | None = option(
+        None, "--memory FILE|off (off; of a lead: in memory only)", "Drafting",
+        "File with what the target has written in earlier texts, which is looked up beside the text itself, and to "
+        "which each text is added. A lead keeps the texts of each API key apart, and has a file only for one key.",
+        who=TEXTS)
     heads: str = option(
         "auto", "--heads", "Drafting",
         "auto: a model that has a layer for multi-token prediction (MTP) drafts with it where that is faster than the "

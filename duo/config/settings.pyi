@@ -20,6 +20,7 @@ class Settings(TypedDict, total=False):
     schedule: str
     branches: int | None
     lookup: str
+    memory: str | None
     heads: str
     profile: bool
     exact: bool

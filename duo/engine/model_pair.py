@@ -25,8 +25,8 @@ from duo.engine.cores import ON_CPU, CoresInUse, check_threads, follows_cores, p
 from duo.engine.generation import ConnectedDrafts, Proposers
 from duo.engine.kv_store import Cache, KvStore, read_cache, write_cache
 from duo.engine.local_draft import LocalDraft
+from duo.engine.memories import Memories
 from duo.engine.profile import ProfileRecorder, Profiles
-from duo.engine.proposers import LookupProposer
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import MemoryLimitError, ModelError, PromptError
 from duo.llama.build import CPU, versions
@@ -91,6 +91,7 @@ class ModelPair:
         self.n_branches = n_branches if translation is None and is_async and not self.uses_head else 0
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self.lookup = PromptLookup() if looks_up else None
+        self.memories = Memories()
         self.controller = Controller(self.drafting.n_most if looks_up else 0)
         self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
         has_layer = uses_layer and Schedule.SYNC in schedules_of(self.drafting)
@@ -157,7 +158,7 @@ class ModelPair:
     def proposers(self, *, drafts: bool = True, lookup: bool = True, remote: bool = True) -> Proposers:
         """What may propose candidates for a text: the local `drafts`, its own tokens, and `remote` drafts."""
         found = [draft for draft in (self.draft, self._layer_draft) if draft is not None and drafts]
-        others = [LookupProposer(self.lookup, self.drafting.n_most)] if self.lookup is not None and lookup else []
+        others = self.memories.proposers(self.lookup, self.drafting.n_most) if lookup else []
         connected = self.remote if remote else None
         if not found and not others and connected is None:
             return Proposers()
@@ -176,9 +177,8 @@ class ModelPair:
         drafts = []
         if self.draft is not None and self.estimates is not None:
             estimates = self.new_estimates(controller.target, drafting)
-            estimates.schedules = (
-                tuple(each for each in estimates.schedules if each in schedules) or estimates.schedules
-            )
+            now = estimates.schedules
+            estimates.schedules = tuple(each for each in now if each in schedules) or now
             drafts = [self.new_draft(estimates)]
             if knows:
                 estimates.restore(self.estimates.state())

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from duo.config import SamplingConfig
     from duo.engine.recorder import Recorder
     from duo.engine.request import Ending
+    from duo.speculation.memory import Memory
     from duo.speculation.prompt_lookup import PromptLookup
     from duo.speculation.sampling import CandidateSampler
     from duo.speculation.verify import Verifier
@@ -98,24 +99,34 @@ class Proposer:
 
 
 class LookupProposer(Proposer):
-    """The text itself: what followed earlier occurrences of its last tokens."""
+    """The text itself, and a memory of earlier ones: what followed earlier occurrences of the last tokens."""
 
-    def __init__(self, lookup: PromptLookup, n_most: int) -> None:
-        """`n_most`: candidates in a batch."""
-        self._lookup, self._n_most = lookup, n_most
+    def __init__(self, lookup: PromptLookup, n_most: int, memory: Memory | None = None) -> None:
+        """`n_most`: candidates in a batch. `memory`: learns each text that ends."""
+        self._lookup, self._n_most, self._memory = lookup, n_most, memory
+        self._text: RunningText | None = None
         self._found: Proposal | None = None  # for the next step
 
     def begin(self, text: RunningText) -> None:
         self._lookup.begin(text.tokens)
-        self._found = None
+        if self._memory is not None:
+            self._memory.begin(text.tokens[text.n_prompt :])
+        self._text, self._found = text, None
 
     def propose(self, texts: Sequence[RunningText]) -> Proposal:
         if texts[0].n_fresh > 1:
             return Proposal()
         if self._found is None:
-            self._found = self._lookup.propose(self._n_most)
+            self._found = self._lookup.propose(self._n_most, self._memory)
         return self._found
 
     def commit(self, results: Sequence[Result]) -> None:
         self._lookup.extend(results[0].tokens)
+        if self._memory is not None:
+            self._memory.extend(results[0].tokens)
         self._found = None
+
+    def end(self) -> None:
+        text, self._text = self._text, None
+        if self._memory is not None and text is not None and text.ending.reason is not None:
+            self._memory.learn(text.tokens[text.n_prompt :])

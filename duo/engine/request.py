@@ -127,6 +127,7 @@ class Request:
     proposers: Proposers | None = None  # None: the engine's own, as `drafting` says
     reuses: bool = True  # whether prompt tokens that are in a KV cache are used
     client: Hashable = None  # clients take turns
+    owner: str = ""  # whose texts it may be predicted from, and to whose it is added, where there is a memory
     slot: int = -1  # of the text that is continued; -1: of the one that has most of the prompt. Once begun: its own
 
     # What has become of it

@@ -318,7 +318,7 @@ class Scheduler:
 
     def _begin(self, request: Request) -> Generation:
         config, slot = request.config, self._slot
-        target, cache = slot.target, slot.caches[0]
+        target, cache, slot.memories.owner = slot.target, slot.caches[0], request.owner
         proposers = request.proposers or self._proposers(request.drafting, is_rejection=config.is_rejection)
         banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, sampler = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)

@@ -132,7 +132,7 @@ async def respond(service: GenerationService, request: HttpRequest, choices: Seq
     """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
     client = request.scope.get(CLIENT)
     for choice in choices:
-        choice.text.client = client
+        choice.text.client, choice.text.owner = client, client if isinstance(client, str) else ""
     service.make_room(client)
     answer = _Answer(service, choices)
 

@@ -86,7 +86,7 @@ class Lead:
             )
         if slot_save_path is not None and not slot_save_path.is_dir():
             raise UsageError(f"slot_save_path: {slot_save_path} is not a folder", "slot_save_path")
-        self.takes_drafts = bool(back_token or not api_keys)
+        self.takes_drafts, self._keys = bool(back_token or not api_keys), api_keys
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
         self._service = GenerationService(self.drafts, n_queue, alias, on_step, on_text)
@@ -118,6 +118,8 @@ class Lead:
 
     def load(self, engine: Engine) -> None:
         """Serve `engine` from now on. Creates contexts of a reasonable size. Raises DuoError."""
+        check_memory(engine.slot.config.memory, self._keys)
+        engine.slot.memories.in_ram = engine.slot.config.memory is None
         engine.call(lambda slot: slot.attach(self.drafts))
         self._service.loaded = engine
 
@@ -144,6 +146,13 @@ class Lead:
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
         return self._service.model_name
+
+
+def check_memory(memory: str | None, api_keys: Sequence[str]) -> None:
+    """Raise UsageError if a lead with these keys cannot have this memory: clients would profit from others' texts."""
+    if memory not in (None, "off") and len(set(api_keys)) != 1:
+        why = f"a lead keeps one only for one API key, and has {len(set(api_keys)) or 'none'}"
+        raise UsageError(f"memory {memory}: {why}: clients could notice from the speed what others wrote", "memory")
 
 
 class _Files(StaticFiles):

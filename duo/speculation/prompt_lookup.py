@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duo.speculation.constants import DEFAULT
+from duo.speculation.memory import Memory, after
 from duo.speculation.types import Candidate, Origin, Proposal, common_prefix
 
 _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last two are preferred to those of the last
 _EARLIER = 8  # occurrences that vote, the latest ones
 _LONGEST = 32  # tokens of a match beyond which it is not compared
 _HOPELESS = 0.1  # survival after which no candidate is worth a decode
+_CERTAIN = 0.6  # chance above which a memory is not asked: it would change little
+_NONE = (-1, 0.0, 0.0)  # token, chance and observations
 _NOTHING = Proposal(origin=Origin.LOOKUP)
 
 
@@ -69,17 +72,25 @@ class PromptLookup:
         self._matches = self._find()
         self._vote = self._count(self._matches)
 
-    def propose(self, n: int) -> Proposal:
-        """The next `n` tokens or fewer: none after a hopeless one."""
-        vote, survival = self._vote, 1.0
+    def propose(self, n: int, memory: Memory | None = None) -> Proposal:
+        """The next `n` tokens or fewer, each the likelier of its own and the `memory`: none after a hopeless one."""
+        vote, survival, memory = self._vote, 1.0, memory if memory is not None and memory.is_asked() else None
         candidates: list[Candidate] = []
         chances: list[tuple[float, float]] = []
-        while vote is not None and len(candidates) < n and survival > _HOPELESS:
-            chance = self._chance(vote)
-            candidates.append(Candidate(vote.token, chance))
-            chances.append((chance, self._n_seen))
+        ngram = memory.ngram if memory is not None else 0
+        while len(candidates) < n and survival > _HOPELESS:
+            token, chance, n_seen = (vote.token, self._chance(vote), self._n_seen) if vote is not None else _NONE
+            if memory is not None:
+                if chance < _CERTAIN:
+                    token, chance, n_seen = memory.likelier(ngram, token, chance, n_seen)
+                ngram = after(ngram, token)
+            if token < 0:
+                break
+            candidates.append(Candidate(token, chance))
+            chances.append((chance, n_seen))
             survival *= chance
-            vote = self._count(_after(vote.matches))
+            is_own = vote is not None and vote.token == token
+            vote = self._count(_after(vote.matches)) if vote is not None and is_own else None
         return Proposal(candidates, math.inf, Origin.LOOKUP, chances) if candidates else _NOTHING
 
     def _chance(self, vote: Vote) -> float:

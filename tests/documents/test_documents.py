@@ -78,7 +78,13 @@ def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     """What stands for the files that the documents name."""
     folder = tmp_path_factory.mktemp("documents")
     ((_, machine),) = blocks(ROOT / "docs" / "benchmarking.md", "json")
-    texts = {"prompt.txt": "Once upon a time", "keys": "sk-1\n", "token": "secret\n", "machine.json": machine}
+    texts = {
+        "prompt.txt": "Once upon a time",
+        "notes.txt": "Once upon a time",
+        "keys": "sk-1\n",
+        "token": "secret\n",
+        "machine.json": machine,
+    }
     for name, text in texts.items():
         (folder / name).write_text(text)
     tiny = tiny_llama(folder / "tiny.gguf", n_layer=2, chat_template=HERMES)

@@ -8,10 +8,12 @@ import pytest
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
+from duo.engine.memories import Memories
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import Request, generation_config
 from duo.engine.translated import Translation
 from duo.llama.model import Model
+from duo.speculation.memory import Memory
 from duo.speculation.modes import Schedule
 from duo.speculation.types import TokenLogprobs
 from tests.fakes import Eager, eager, eager_lookup, restless
@@ -31,12 +33,13 @@ def write(engine: Engine, i: int, prompt: list[int], sources: Proposers) -> tupl
     return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)
 
 
-@pytest.mark.parametrize("kind", ["lookup", "good", "useless"])
+@pytest.mark.parametrize("kind", ["lookup", "memory", "good", "useless"])
 def test_the_text_is_the_same(kind: str, demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    """The prompts of a lookup contain each text twice and begin it again. Of the drafts, which are translated, the good
-    one has the target's vocabulary all the same; the other is random.
+    """The prompts of a lookup contain each text twice and begin it again; a memory has the text already.
+
+    Of the drafts, which are translated, the good one has the target's vocabulary all the same; the other is random.
     """
-    path = None if kind == "lookup" else demo_pair[1] if kind == "good" else tiny_llama(tmp_path / "draft.gguf")
+    path = demo_pair[1] if kind == "good" else tiny_llama(tmp_path / "draft.gguf") if kind == "useless" else None
     n_accepted, texts = 0, SCRIPTS[path is not None :: 2]
     with ExitStack() as stack:
         target = stack.enter_context(closing(Model(ModelConfig(demo_pair[0]))))
@@ -46,7 +49,11 @@ def test_the_text_is_the_same(kind: str, demo_pair: tuple[Path, Path], tmp_path:
         engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(texts):
             prompt = engine.tokenize(text)
-            if draft is None:
+            if kind == "memory":
+                engine.slot.memories = Memories(Memory())
+                sources = eager_lookup(engine.slot.proposers())
+                write(engine, i, prompt, sources)  # is learned at its end
+            elif draft is None:
                 tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
                 prompt = tokens + tokens[: len(tokens) // 4]
                 sources = eager_lookup(engine.slot.proposers())
@@ -57,4 +64,6 @@ def test_the_text_is_the_same(kind: str, demo_pair: tuple[Path, Path], tmp_path:
             found, n = write(engine, i, prompt, sources)
             assert found == plain, text
             n_accepted += n
-    assert n_accepted > {"lookup": len(texts) / 2, "good": len(texts) / 2, "useless": -1}[kind]
+    assert (
+        n_accepted > {"lookup": len(texts) / 2, "memory": len(texts) / 2, "good": len(texts) / 2, "useless": -1}[kind]
+    )

@@ -24,6 +24,8 @@ COMMANDS = {
         "Predict the speed with a draft from decode times, for any hardware."),
     "list": Command(options.ListOptions(), "list_models.list_models",
         "List the models in this folder and in the caches, of duo and Hugging Face, and which can draft for which."),
+    "memory": Command(options.MemoryOptions(), "memory.memory",
+        "Build a memory of your own texts, which a model looks up while it writes (--memory)."),
     "tune": Command(options.TuneOptions(), "tune.tune",
         "Measure whether a draft pays on this machine, and save the result for later runs; without -md, which draft."),
     "check": Command(options.CheckOptions(), "check.check",

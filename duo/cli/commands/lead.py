@@ -17,7 +17,7 @@ from duo.errors import UsageError
 from duo.http.guard import is_loopback
 from duo.llama import lifeline
 from duo.llama.grammar import Grammar
-from duo.server.lead_server import Lead
+from duo.server.lead_server import Lead, check_memory
 from duo.speculation.types import Step
 
 _MAX_QUEUED = 4096  # steps that wait to be printed
@@ -32,6 +32,7 @@ def lead(options: LeadOptions) -> int:
             f"--host {options.host}: other machines can reach this address, so clients must send an API key: "
             "add --api-key KEY (or --api-key-file, LLAMA_API_KEY)"
         )
+    check_memory(options.engine.memory, keys)
     shown: InterruptibleQueue[Step | Request] = InterruptibleQueue()
 
     def show(event: Step | Request) -> None:

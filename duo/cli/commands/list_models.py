@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -15,6 +16,7 @@ from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model
 from duo.llama.limits import available_bytes
 from duo.models.demo import DRAFT, TARGET
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
+from duo.models.memory_file import SUFFIX, summary
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
@@ -61,7 +63,8 @@ def list_models(options: ListOptions) -> int:
     with progress_bar("reading the models"):
         models = _read(find_models(given))
     searched = [*(path for path in options.paths or [Path()] if path.is_dir()), *model_folders()]
-    print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models, searched)))  # noqa: T201
+    table = [*_table(models, searched), *_memories(options.paths or [Path()])]
+    print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(table))  # noqa: T201
     return 0
 
 
@@ -145,6 +148,15 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
         "Use -m or -md with a file, -hf or -hfd with USER/REPO:QUANT.",
         f"Searched: {folders}.",
     ]
+
+
+def _memories(paths: Iterable[Path]) -> Iterator[str]:
+    """A line for each memory among files and in folders."""
+    files = (file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]))
+    for file in files:
+        with suppress(OSError, ValueError):
+            name, n_tokens = summary(file)
+            yield f"{_short(file)}: a memory of {name}, {n_tokens} tokens (--memory)"
 
 
 def _short(path: Path) -> str:

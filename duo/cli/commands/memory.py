@@ -1,0 +1,29 @@
+"""`duo memory build`: a memory of the user's own texts, for `--memory`."""
+
+from contextlib import closing
+from pathlib import Path
+
+from duo.cli.commands.options import MemoryOptions
+from duo.cli.options import read_file
+from duo.cli.terminal.console import note
+from duo.config import ModelConfig
+from duo.errors import UsageError
+from duo.llama.model import Model
+from duo.models.hub import find_model
+from duo.models.memory_file import MemoryFile
+from duo.speculation.memory import END
+
+_MOST_BYTES = 2**26  # of a text, of which the last tenth is kept
+
+
+def memory(options: MemoryOptions) -> int:
+    """Add texts to a memory. Returns the exit status. Raises DuoError."""
+    action, *names = options.words or [""]
+    if action != "build" or len(names) < 2 or options.model is None:
+        raise UsageError("give a file and texts: duo memory build FILE TEXT... -m MODEL")
+    texts = [read_file(name, limit=_MOST_BYTES)[1] for name in names[1:]]
+    with closing(Model(ModelConfig(find_model(options.model), devices=()), vocabulary_only=True)) as model:
+        file = MemoryFile(Path(names[0]), model)
+        found = file.add([model.tokenize(text, add_bos=False, parse_special=False) for text in texts])
+    note(f"{file.path}: {(found != END).sum()} tokens of {file.model}; use it with --memory {file.path}")
+    return 0

@@ -1,0 +1,44 @@
+"""Memories: which memory a text has, by whose it is."""
+
+import logging
+from collections.abc import Sequence
+
+from duo.engine.proposers import LookupProposer
+from duo.errors import ModelError
+from duo.models.memory_file import MemoryFile
+from duo.speculation.memory import Memory
+from duo.speculation.prompt_lookup import PromptLookup
+
+log = logging.getLogger("duo.engine")
+
+
+class KeptMemory(Memory):
+    """A memory in a file."""
+
+    def __init__(self, file: MemoryFile) -> None:
+        super().__init__(file.texts)
+        self._file: MemoryFile | None = file  # None: it can no longer be written
+
+    def learn(self, text: Sequence[int]) -> None:
+        """Add what the target has written in a text that has ended, to the file, too."""
+        super().learn(text)
+        try:
+            if self._file is not None:
+                self._file.add([text])
+        except ModelError as error:
+            log.warning("%s", error)
+            self._file = None
+
+
+class Memories:
+    """The memories of a target: one in a file; or in RAM, one for each owner of texts; or none."""
+
+    def __init__(self, kept: Memory | None = None) -> None:
+        self.kept, self.in_ram = kept, False
+        self.owner = ""  # of the next text; those of one owner never serve another
+        self._by_owner: dict[str, Memory] = {}
+
+    def proposers(self, lookup: PromptLookup | None, n_most: int) -> list[LookupProposer]:
+        """The `lookup` as a proposer for the next text, with the memory that this has; `n_most`: candidates."""
+        memory = self._by_owner.setdefault(self.owner, Memory()) if self.in_ram else self.kept
+        return [LookupProposer(lookup, n_most, memory)] if lookup is not None else []

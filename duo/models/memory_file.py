@@ -1,0 +1,108 @@
+"""The file of a memory: texts of one vocabulary and model, which several processes may add to.
+
+Two lines say what it is and of which model. After them are a checksum, and tokens as little-endian 32-bit numbers.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from duo.errors import ModelError
+from duo.llama.fingerprint import Fingerprint
+from duo.llama.vocabulary import Vocabulary
+from duo.models.storage import open_own, read_at_most
+from duo.speculation.memory import END, MAX_TOKENS, Log, latest
+
+log = logging.getLogger("duo.models")
+
+SUFFIX = ".memory"  # by which `duo list` finds them
+_MAGIC = b"duo memory 1\n"
+_MAX_BYTES = 5 * MAX_TOKENS
+
+
+class MemoryFile:
+    """The texts in a file. What other processes add to it is known to the next one that opens it."""
+
+    def __init__(self, path: Path, model: Vocabulary) -> None:
+        """Make the file unless there is one. Raises ModelError if it cannot be used, or is of another model."""
+        self.path, self._n_vocab = path, model.n_vocab
+        self.model = " ".join((model.header.text("general.name") or model.path.stem).split())
+        self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
+        self.texts = self.add(())
+
+    def add(self, texts: Sequence[Sequence[int]]) -> Log:
+        """Add texts; of too many, the latest are kept. Returns all. Raises ModelError."""
+        try:
+            with self._locked() as file:
+                found = np.concatenate((self._read(file), *(np.array([END, *text], "<u4") for text in texts)))
+                found = latest(found) if len(found) > MAX_TOKENS else found
+                if texts:
+                    part = self.path.with_name(f".{self.path.name}.part")
+                    part.touch(0o600)
+                    part.write_bytes(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
+                    part.replace(self.path)  # a process that is killed leaves what was there before
+                return found
+        except OSError as error:
+            raise ModelError(f"{self.path}: no memory can be kept there: {error.strerror}") from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[BinaryIO]:
+        """The file, which no other process reads or writes meanwhile."""
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a named pipe would wait for a reader
+            with os.fdopen(os.open(self.path, flags, 0o600), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(errno.EINVAL, "not a regular file")
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):  # nobody has replaced it meanwhile
+                    yield file
+                    return
+
+    def _read(self, file: BinaryIO) -> Log:
+        """All texts; none if the file is damaged. Raises ModelError if it is something else, or of another model."""
+        data = file.read(len(_MAGIC))
+        if not _MAGIC.startswith(data):
+            raise ModelError(f"{self.path} is no memory, and is not overwritten: name another file")
+        head, found = _parsed(data + read_at_most(file, _MAX_BYTES))
+        if head not in (b"", self._head):
+            name = _model(head)
+            other = f"of another model, {name}" if name != self.model else "of another vocabulary"
+            raise ModelError(f"{self.path} is a memory {other}: name another file for {self.model}")
+        if found is None or (len(found) and (found[found != END] >= self._n_vocab).any()):
+            if data:
+                log.warning("%s is damaged: the memory is begun anew", self.path)
+                os.truncate(file.fileno(), 0)
+            return np.empty(0, np.uint32)
+        return found
+
+
+def summary(path: Path) -> tuple[str, int]:
+    """The model and the number of tokens of a memory. Raises OSError, or ValueError for another or a damaged file."""
+    with open_own(path) as file:
+        data = file.read(len(_MAGIC))
+        head, found = _parsed(data + read_at_most(file, _MAX_BYTES)) if data == _MAGIC else (b"", None)
+    if found is None:
+        raise ValueError
+    return _model(head), int((found != END).sum())
+
+
+def _model(head: bytes) -> str:
+    return head[len(_MAGIC) :].decode("utf-8", "replace").partition(" ")[2].strip()
+
+
+def _parsed(data: bytes) -> tuple[bytes, Log | None]:
+    """The first two lines, empty if they are incomplete; and the texts, None if they are damaged."""
+    end = data.find(b"\n", len(_MAGIC)) + 1
+    body = data[end + 4 :]
+    if not end or len(body) % 4 or zlib.crc32(body).to_bytes(4, "little") != data[end : end + 4]:
+        return data[:end], None
+    return data[:end], np.frombuffer(body, "<u4").astype(np.uint32)

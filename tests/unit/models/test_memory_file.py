@@ -1,0 +1,137 @@
+"""The file of a memory: what is written is read, what is damaged is begun anew, and what is another's stays."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duo.config import ModelConfig
+from duo.engine.memories import KeptMemory
+from duo.errors import ModelError
+from duo.llama.model import Model
+from duo.models import memory_file as module
+from duo.models.memory_file import MemoryFile, summary
+from duo.speculation import memory as memory_module
+from duo.speculation.memory import END
+from tests.gguf_files import tiny_llama
+
+TEXTS = [(5, 6, 7), (8, 9)]
+SAVED = [END, 5, 6, 7, END, 8, 9]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Iterator[Model]:
+    with closing(Model(ModelConfig(tiny_llama(tmp_path / "tiny.gguf")), vocabulary_only=True)) as model:
+        yield model
+
+
+@pytest.fixture
+def path(tmp_path: Path, model: Model) -> Path:
+    """A file with texts."""
+    found = tmp_path / "mine.memory"
+    MemoryFile(found, model).add(TEXTS)
+    return found
+
+
+def test_what_is_written_is_read(path: Path, model: Model) -> None:
+    before = path.read_bytes()
+    file = MemoryFile(path, model)
+    assert file.texts.tolist() == SAVED
+    assert path.read_bytes() == before
+    assert summary(path) == (file.model, 5)
+    file.add([(4,)])
+    assert MemoryFile(path, model).texts.tolist() == [*SAVED, END, 4]
+    assert [*path.parent.glob(".*")] == [], "no temporary file is left"
+    assert path.stat().st_mode & 0o077 == 0, "texts are the user's own"
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    yield data[:5]
+    yield data[:20]
+    yield from (data[:-n] for n in range(1, 32))
+    yield data + b"\0\0\0\0"
+    for i in range(1, 33):
+        yield data[:-i] + bytes([data[-i] ^ 4]) + data[len(data) - i + 1 :]
+
+
+def test_a_damaged_one_is_begun_anew(path: Path, model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    for i, data in enumerate(damaged(path.read_bytes()), 1):
+        path.write_bytes(data)
+        file = MemoryFile(path, model)
+        assert file.texts.tolist() == []
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{path} is damaged: the memory is begun anew"
+        ] * i
+        file.add(TEXTS)
+        assert MemoryFile(path, model).texts.tolist() == SAVED
+    assert i > 60
+
+
+def test_tokens_that_the_vocabulary_lacks_are_damage(path: Path, model: Model) -> None:
+    MemoryFile(path, model).add([(model.n_vocab,)])  # with the right checksum
+    assert MemoryFile(path, model).texts.tolist() == []
+
+
+def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path, model: Model) -> None:
+    path, other = tmp_path / "notes.txt", tiny_llama(tmp_path / "other.gguf")
+    for data in (b"dear diary", b"duo memory 2\n", other.read_bytes()):
+        path.write_bytes(data)
+        with pytest.raises(ModelError, match="no memory, and is not overwritten: name another file"):
+            MemoryFile(path, model)
+        assert path.read_bytes() == data
+        with pytest.raises(ValueError, match=r"^$"):
+            summary(path)
+
+
+@pytest.mark.parametrize(("name", "padding", "said"), [
+    ("other.gguf", 0, "is a memory of another model, tiny: name another file for other"),
+    ("tiny.gguf", 300, "is a memory of another vocabulary: name another file for tiny"),
+])  # fmt: skip
+def test_another_model_keeps_its_file(path: Path, name: str, padding: int, said: str, tmp_path: Path) -> None:
+    before = path.read_bytes()
+    (tmp_path / "more").mkdir()
+    other = tiny_llama(tmp_path / "more" / name, padding=padding)
+    with closing(Model(ModelConfig(other), vocabulary_only=True)) as found, pytest.raises(ModelError, match=said):
+        MemoryFile(path, found)
+    assert path.read_bytes() == before
+
+
+def test_places_where_no_file_can_be(tmp_path: Path, model: Model) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place, why in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "missing" / "x.memory", "No such file"),
+        (tmp_path / "pipe", "not a regular file"),
+        (Path("/sys/x.memory"), "Permission denied|Read-only"),  # also for root
+    ):
+        with pytest.raises(ModelError, match=f"no memory can be kept there: .*({why})"):
+            MemoryFile(place, model)
+
+
+def test_a_memory_that_can_no_longer_be_written_goes_on_without_file(
+    path: Path, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = KeptMemory(MemoryFile(path, model))
+    path.unlink()
+    path.mkdir()
+    for token in (1, 2):
+        memory.learn([token])
+    assert memory.log.tolist() == [*SAVED, END, 1, END, 2]
+    (said,) = caplog.records
+    assert "no memory can be kept there" in said.getMessage()
+
+
+def test_the_oldest_texts_are_dropped(path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (module, memory_module):
+        monkeypatch.setattr(each, "MAX_TOKENS", 40)
+    file = MemoryFile(path, model)
+    for i in range(30):
+        found = file.add([(i, i + 1, i + 2)])
+        assert len(found) <= 40
+    assert np.array_equal(found[-8:], [END, 28, 29, 30, END, 29, 30, 31])
+    assert MemoryFile(path, model).texts.tolist() == found.tolist()
+    assert 0 not in found
+    assert found[0] == END
