@@ -131,7 +131,7 @@ class ModelPair:
         model, is_head = self.target if is_layer else self.draft_model, self.uses_head or is_layer
         if is_head and model is not None and (depth := n_mtp(model.header)) > 1:
             drafting = replace(drafting, n_max=min(depth, drafting.n_max))
-        if n_block := block_size(model) - 1 if model is not None and is_head else 0:
+        if n_block := max(0, block_size(model) - 1) if model is not None and is_head else 0:
             drafting = replace(drafting, n_max=min(n_block, drafting.n_max))
         return estimates_for(
             target,
@@ -142,7 +142,7 @@ class ModelPair:
             aborts=model is None or model.places == {CPU},
             in_turns=self.in_turns or is_layer,
             n_depths=N_DEPTHS if is_head else 1,
-            block=max(0, min(n_block, drafting.n_max)),
+            block=min(n_block, drafting.n_max),
         )
 
     @property
