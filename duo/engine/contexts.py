@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from duo.config import ContextConfig, EngineConfig, ThreadConfig
+from duo.config import ContextConfig, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.decoder import Decoder
 from duo.errors import DecodeError, ModelError, PromptError
 from duo.llama.block import BlockContext
@@ -21,6 +21,7 @@ from duo.llama.limits import available_bytes
 from duo.llama.model import Model
 from duo.llama.mtp import ChainedHeadContext, MtpContext, SharedHeadContext
 from duo.models.fitting import DEVICE_CTX
+from duo.speculation.acceptance import N_DEPTHS
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
 
@@ -170,7 +171,7 @@ def time_sequences(context: Decoder, model: Model, numbers: Sequence[int] = N_SE
 def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:
     """The context of a head, for all that the target's holds. Raises as target_context() does."""
     # llama.cpp reserves logits for all tokens of a batch of a head.
-    n_block = block_size(model)
+    n_block = _n_block(model) + 1  # tokens
     sizes = (config.n_batch, max(min(config.n_ubatch, _HEAD_BATCH), n_block), max(DEFAULT.probe_tokens, n_block))
     n_more = max(config.drafting().n_ahead, n_block) + 1
     wanted = ContextConfig(target.n_ctx + n_more, 1, threads.target, *sizes)
@@ -187,9 +188,21 @@ def head_type(model: Model) -> type[Eagle3Context | MtpContext | BlockContext]:
     return ChainedHeadContext if n_mtp(model.header) > 1 else MtpContext
 
 
-def block_size(model: Model) -> int:
-    """Tokens of a block that the draft was trained for; 0: it drafts one by one."""
-    return Block.of(model.header).n_most + 1 if model.header.architecture == DFLASH else 0
+def takes_turns(head: Model, target: Model) -> bool:
+    """Whether a head never computes beside its target: it shares its device or cache, or needs its latest rows."""
+    return head is target or head.shares_cache or n_mtp(head.header) > 1 or head.header.architecture == DFLASH
+
+
+def head_limits(head: Model, drafting: DraftConfig) -> tuple[DraftConfig, dict[str, int]]:
+    """The limits of a head, and what its DraftEstimates must know."""
+    block, depth = _n_block(head), n_mtp(head.header)
+    n_max = min(drafting.n_max, block or (depth if depth > 1 else drafting.n_max))
+    return replace(drafting, n_max=n_max), {"n_depths": N_DEPTHS, "block": min(block, n_max)}
+
+
+def _n_block(model: Model) -> int:
+    """The most candidates of a block; 0: it drafts one by one."""
+    return Block.of(model.header).n_most if model.header.architecture == DFLASH else 0
 
 
 @contextmanager

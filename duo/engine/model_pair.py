@@ -12,11 +12,12 @@ from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.contexts import (
-    block_size,
     can_verify,
     context_size,
     draft_context,
     head_context,
+    head_limits,
+    takes_turns,
     target_context,
     time_draft,
     warm_up,
@@ -31,9 +32,7 @@ from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import MemoryLimitError, ModelError, PromptError
 from duo.llama.build import CPU, versions
 from duo.llama.context import Context
-from duo.llama.gguf_header import n_mtp
 from duo.llama.model import Model
-from duo.speculation.acceptance import N_DEPTHS
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates, estimates_for
 from duo.speculation.modes import Schedule, schedules_of
@@ -77,11 +76,9 @@ class ModelPair:
         target_on, draft_on = target.places, draft.places if draft is not None else ON_CPU
         planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
         self.threads = tuned_threads(planned, config, self.profiles.threads)
-        # The layers of an MTP target compute where the target does.
-        shares = draft is target or (draft is not None and (draft.shares_cache or n_mtp(draft.header) > 1))
+        shares = draft is not None and takes_turns(draft, target)
         is_forced = self.drafting.schedule != "auto" or self.threads.separate_devices
-        n_block = block_size(draft) if draft is not None else 0
-        self.in_turns = self.uses_head and (shares or n_block > 0 or not is_forced)
+        self.in_turns = self.uses_head and (shares or not is_forced)
         is_async = Schedule.ASYNC in schedules_of(self.drafting) and not self.in_turns
         check_threads(self.threads, concurrent=self.can_speculate and is_async)
         on_cpu = CPU in target_on or (draft is not None and CPU in draft_on)
@@ -130,10 +127,7 @@ class ModelPair:
     def new_estimates(self, target: TargetCosts, drafting: DraftConfig, *, is_layer: bool = False) -> DraftEstimates:
         """What will be known of the local draft with these limits, or of the MTP layer of the target beside it."""
         model, is_head = self.target if is_layer else self.draft_model, self.uses_head or is_layer
-        if is_head and model is not None and (depth := n_mtp(model.header)) > 1:
-            drafting = replace(drafting, n_max=min(depth, drafting.n_max))
-        if n_block := block_size(model) - 1 if model is not None and is_head else 0:
-            drafting = replace(drafting, n_max=min(n_block, drafting.n_max))
+        drafting, more = head_limits(model, drafting) if is_head and model is not None else (drafting, {})
         return estimates_for(
             target,
             drafting if self.n_branches and not is_layer else replace(drafting, branches=0),
@@ -142,8 +136,7 @@ class ModelPair:
             separate_devices=self.threads.separate_devices and not is_layer,
             aborts=model is None or model.places == {CPU},
             in_turns=self.in_turns or is_layer,
-            n_depths=N_DEPTHS if is_head else 1,
-            block=max(0, min(n_block, drafting.n_max)),
+            **more,
         )
 
     @property

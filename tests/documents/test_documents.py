@@ -27,7 +27,7 @@ from tests.chat_templates import HERMES
 from tests.command import ROOT, environment
 from tests.documents import documents
 from tests.documents.documents import LEAD, PYTHON, README, RECIPES, Command, blocks, commands, inline_commands
-from tests.gguf_files import tiny_eagle3, tiny_glm, tiny_llama, tiny_mixture
+from tests.gguf_files import tiny_block, tiny_eagle3, tiny_glm, tiny_llama, tiny_mixture
 from tests.golden.configuration import whole_command
 from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
 from tests.unit.cli import runner
@@ -90,6 +90,7 @@ def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     tiny = tiny_llama(folder / "tiny.gguf", n_layer=2, chat_template=HERMES)
     models = {"main.gguf": tiny, "draft.gguf": tiny, "eagle3.gguf": tiny_eagle3(folder / "eagle3.gguf")}
     models |= {"mtp.gguf": tiny_glm(folder / "mtp.gguf"), "mixture.gguf": tiny_mixture(folder / "mixture.gguf")}
+    models |= {"dflash-main.gguf": tiny_block(folder / "block.gguf")}  # no name that any other command finds
     files = models | {name: folder / name for name in texts}
     return {name: str(path) for name, path in files.items()} | {"$D": str(demo_pair[0].parent)}
 
