@@ -240,7 +240,7 @@ class KvStore:
         if slot >= 0:
             self._texts.pop(slot, None)
             return slot
-        slots = {*range(self._n_most + 1)} - self.reserved
+        slots: set[int] = {*range(self._n_most + 1)} - self.reserved
         free = slots - self._texts.keys()
         if not free:
             slot = next(other for other in self._texts if other in slots)

@@ -70,7 +70,7 @@ class Context(Sequences):
         self._aborted = False
         # Called after each decode() with the position of its first token and their number: see HeadContext.
         self.on_decoded: Callable[[int, int], None] = lambda *_: None
-        self.on_loaded: Callable[[int], None] = lambda _: None  # after load(), with the number of tokens
+        self.on_loaded = lambda _: None
         # Sizes of the batches that were decoded, on devices that may compile for each.
         self._sizes: set[int] | None = None if model.places == {CPU} else set()
         self.was_first = False

@@ -1,6 +1,6 @@
 """Sequences of one KV cache: branches of a text, and texts beside it, which share decodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -34,6 +34,7 @@ class Sequences(Handle):
     n_batch: int
     n_vocab: int
     was_first: bool
+    on_loaded: Callable[[int], None]  # called with the tokens of sequence 0 whose hidden rows are not known
 
     def branch(self, sequence: int, n_past: int, of: int = 0) -> None:
         """Make `sequence` the first `n_past` tokens of sequence `of`, whose cells it shares."""
@@ -64,6 +65,7 @@ class Sequences(Handle):
         self._decode(all_tokens, positions, outputs, sequences)
         for sequence, tokens, _ in parts:
             self._past[sequence] = self._past.get(sequence, 0) + len(tokens)
+        self.on_loaded(self._past[0])
         rows, found = self._logits(sum(n_rows for _, _, n_rows in parts)), list[Logits]()
         for _, _, n_rows in parts:
             found.append(rows[:n_rows])
@@ -76,6 +78,7 @@ class Sequences(Handle):
         llama_cpp.llama_memory_seq_rm(memory, 0, 0, -1)
         llama_cpp.llama_memory_seq_cp(memory, sequence, 0, 0, -1)
         self._past[0] = self._past.get(sequence, 0)
+        self.on_loaded(self._past[0])
         self.drop(sequence)
 
     def drop(self, sequence: int) -> None:
