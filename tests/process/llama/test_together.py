@@ -191,6 +191,9 @@ def test_texts_beside_which_others_are_written(kind: str, tmp_path: Path, togeth
                     assert len(found) == text.options["max_tokens"]
                     continue
                 assert found == list(reference.generate(text.request.prompt, **text.options).tokens)
+            if kind in ("eagle3", "mtp"):
+                head: Any = engine.slot._contexts[1]
+                assert head.rows.first > 30, "rows of before are not those of the text"
     assert max(together.sizes) == 3
 
 
