@@ -24,7 +24,7 @@ class JointDecodes:
         """`target`: what is known of its decodes of one text."""
         self._target = target
         self._times: dict[int, Time] = {}  # by rows
-        self._added = Mean()  # seconds that a prompt's token adds to a decode
+        self._added = Mean(weight=0.2)  # seconds that a prompt's token adds to a decode
         self._budget = Budget(DEFAULT.later, DEFAULT.later)  # for candidates that do not pay
         self._recent = (0.0, 0.0)  # tokens and seconds, the latest decodes counting most
 
@@ -74,8 +74,8 @@ class JointDecodes:
     def learn(self, n_texts: int, n_rows: int, n_read: int, n_tokens: int, seconds: float) -> None:
         """A decode of `n_rows` and `n_read` tokens of a prompt added `n_tokens` to `n_texts`."""
         if n_read:
-            usual_s = self.curve(n_rows)[-1] if n_rows else 0.0
-            self._added.add(max(seconds - usual_s, seconds / 10) / n_read)
+            if n_rows > 1:  # one row may take far less than two
+                self._added.add(max(seconds - self.curve(n_rows)[-1], seconds / 10) / n_read)
             return
         self._times.setdefault(n_rows, Time()).add(seconds)
         kept = DEFAULT.memory**n_tokens
