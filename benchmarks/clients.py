@@ -1,6 +1,6 @@
 """A server with one, two and four clients at once: its throughput, and how long the clients wait.
 
-duo lead writes one text at a time. llama-server decodes those of its slots in one batch; it has one for each client.
+Both decode several texts in one batch; llama-server has a slot for each client.
 """
 
 from __future__ import annotations

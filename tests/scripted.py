@@ -91,6 +91,7 @@ class ScriptedSlot:
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
         self.n_step = N_STEP
+        self.n_together = 1
         self.kept = [0] * self.config.n_slots
         self.error: BaseException | None = None
         self.error_at = 0  # the step

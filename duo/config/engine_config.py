@@ -253,8 +253,9 @@ class EngineConfig:
         "KV cache data type for V; with two models, that of the target.", choices=tuple(CACHE_TYPES))
     n_slots: int = option(
         4, "-np --parallel N $LLAMA_ARG_N_PARALLEL", "Context",
-        "Number of conversations whose KV caches are kept, that of the last text included; the others are in memory, "
-        "and a request continues the one that it has most in common with. Texts are written one after the other.",
+        "Number of texts that are written together, and of conversations whose KV caches are kept; a request continues "
+        "the one that it has most in common with. With --exact, and by models whose state cannot be rolled back, texts "
+        "are written one at a time.",
         who="lead", spellings={"-1": None}, bounds=Bounds(1, 256, "each may take as much memory as the context"))
     cache_ram: int = option(
         8192, "-cram --cache-ram MIB $LLAMA_ARG_CACHE_RAM", "Context",
@@ -262,8 +263,8 @@ class EngineConfig:
         bounds=Bounds(-1, 2**24, "more than any machine has"))
     turn_tokens: int = option(
         64, "--turn-tokens N", "Context",
-        "Number of tokens after which a text pauses where other requests wait, which are then written in turns; 0: "
-        "each text is written to its end.", who="lead", bounds=COUNT)
+        "Number of tokens after which a text pauses where other requests have to wait, because -np texts are being "
+        "written or one at a time; 0: each text is written to its end.", who="lead", bounds=COUNT)
     warmup: bool = option(
         True, "--warmup/--no-warmup $LLAMA_ARG_WARMUP", "Context",
         "Decode a few tokens before the first text, which reads all weights into memory and lets devices compile. Not "

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from duo.config import ContextConfig, DraftConfig, EngineConfig, ThreadConfig
+from duo.config.model_config import ROWS
 from duo.engine.decoder import Decoder
-from duo.errors import DecodeError, ModelError, PromptError
+from duo.errors import DecodeError, MemoryLimitError, ModelError, PromptError
 from duo.llama.block import BlockContext
 from duo.llama.block_shape import Block
 from duo.llama.build import CPU
@@ -34,6 +35,7 @@ _HEAD_BATCH = 128
 _PAIR = 2  # tokens of the only batch of a warm-up on the CPU, as in llama.cpp
 # Seconds of decodes after which no further size is decoded on devices: with layers on the CPU, a batch may take one.
 _MAX_S = 2.0
+SHARED_CELLS = 4096  # that texts of unknown length have together, if that is not more than `n_ctx` for each
 _SHOWN_EVERY_S = 2.0  # the progress of a warm-up that takes longer
 N_SEQUENCES = (2, 5, 9)  # for which the time of a draft with branches is measured
 _MAX_BRANCHED_S = 0.1  # after which no more sequences are tried
@@ -77,12 +79,35 @@ def _largest(model: Model, config: EngineConfig, n_prompt: int) -> int:
     return n_ctx
 
 
-def target_context(model: Model, config: EngineConfig, threads: ThreadConfig, n_ctx: int, n_max: int) -> Context:
-    """The target's context, for at most `n_max` candidates. Raises MemoryLimitError, ModelError or UsageError."""
+def n_shared(target: Model, draft: Model | None, config: EngineConfig) -> int:
+    """Texts that may be written together; 1: their logits would be others, or their caches cannot be shared."""
+    is_windowed = target.header.number("attention.sliding_window") > 0
+    can_share = target.can_roll_back and not config.exact and not is_windowed
+    return min(config.n_slots, ROWS) if can_share and not (draft is not None and draft.shares_cache) else 1
+
+
+def target_context(
+    model: Model,
+    config: EngineConfig,
+    threads: ThreadConfig,
+    n_ctx: int,
+    n_max: int,
+    n_texts: int = 1,
+    n_cells: int = 0,
+) -> Context:
+    """The target's context, for at most `n_max` candidates. Raises MemoryLimitError, ModelError or UsageError.
+
+    For `n_texts` with `n_cells` in all, or n_ctx if there is no memory for more.
+    """
     if config.exact and model.quantisation not in _EXACT:
         log.warning("%s is not bit-equal from five rows on: near-ties may still differ", model.quantisation)
-    wanted = config.context(n_ctx, threads.target, threads.target_batch, n_max)
-    context = Context(model, wanted)
+    wanted = replace(config.context(n_ctx, threads.target, threads.target_batch, n_max), n_texts=n_texts)
+    try:
+        context = Context(model, replace(wanted, n_cells=n_cells))
+    except MemoryLimitError:
+        if n_cells <= n_ctx:
+            raise
+        context = Context(model, wanted)
     if config.exact and context.n_rollback == 0:
         log.warning("%s cannot roll back its cache: its decodes are not exact", model.path.name)
         context.close()
@@ -168,8 +193,21 @@ def time_sequences(context: Decoder, model: Model, numbers: Sequence[int] = N_SE
     return found
 
 
-def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:
-    """The context of a head, for all that the target's holds. Raises as target_context() does."""
+def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext | None:
+    """The context of a head, for all that the target's holds. Raises as target_context() does.
+
+    If it is a layer of the target, which nobody has asked for, None, with a warning, where that fails.
+    """
+    try:
+        return _head_context(model, config, threads, target)
+    except (ModelError, MemoryLimitError) as error:
+        if model is not target.model:
+            raise
+        log.warning("the MTP layer is not used: %s", error)
+        return None
+
+
+def _head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:
     # llama.cpp reserves logits for all tokens of a batch of a head.
     n_block = _n_block(model) + 1  # tokens
     sizes = (config.n_batch, max(min(config.n_ubatch, _HEAD_BATCH), n_block), max(DEFAULT.probe_tokens, n_block))

@@ -42,6 +42,17 @@ class Decoder(Protocol):
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...
 
 
+class Shared(Decoder, Protocol):
+    """A decoder whose cache holds `n_texts` texts, in `n_cells` cells: see duo.llama.Context."""
+
+    n_texts: int
+    n_cells: int
+
+    def branch(self, sequence: int, n_past: int, of: int = 0) -> None: ...
+    def text(self, sequence: int) -> Any: ...
+    def decode_parts(self, parts: Sequence[tuple[int, Sequence[int], int]]) -> list[Logits]: ...
+
+
 @runtime_checkable
 class Savable(Protocol):
     """A decoder that can copy what its cache holds, if `can_save`; whole texts only if it `is_windowed`."""

@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 
 class Engine:
-    """Generates with a target and its drafts, one request at a time; made by duo.load(). A context manager.
+    """Generates with a target and its drafts; made by duo.load(). A context manager.
 
-    Any thread may call it. Requests are processed on the engine's own thread, which exists only while there are any:
-    those of one client in order, and several clients take turns. The KV cache keeps the last text, so a prompt with the
-    same beginning is not decoded again. The engine prints nothing, until llama.cpp aborts; it logs to the logger `duo`.
+    Any thread may call it. Requests are processed on the engine's own thread, which exists only while there are any: up
+    to `n_slots` together, in the order in which clients take turns. The KV cache keeps the last texts, so a prompt with
+    the same beginning is not decoded again. The engine prints nothing, until llama.cpp aborts; it logs to `duo`.
     """
 
     def __init__(self, slot: ModelPair, resources: ExitStack | None = None) -> None:
@@ -69,6 +69,16 @@ class Engine:
     def generate(self, prompt: str | Sequence[int], **options: Unpack[TextOptions]) -> Completion:
         """Generate the whole text after `prompt`. Takes and raises what stream() does."""
         return self.stream(prompt, **options).completion()
+
+    def generate_many(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[TextOptions]) -> list[Completion]:
+        """Generate the whole texts after several prompts, up to `n_slots` of them together. As generate()."""
+        requests = [Request(self.prompt_tokens(prompt), generation_config(**options)) for prompt in prompts]
+        streams = self._start(requests)
+        try:
+            return [stream.completion() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
 
     def stream_chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Stream:
         """Generate the answer to `messages` (`role`, `content`; a string is one of the user's): see stream().
@@ -170,10 +180,16 @@ class Engine:
 
     def start(self, request: Request) -> Stream:
         """Generate the text of a request, whose steps the stream gets."""
-        items = InterruptibleQueue[Step]()
-        request.put, request.end = items.put, items.end
-        self.scheduler.submit(request)
-        return Stream(request, items, self.scheduler.cancel)
+        return self._start([request])[0]
+
+    def _start(self, requests: Sequence[Request]) -> list[Stream]:
+        streams = []
+        for request in requests:
+            items = InterruptibleQueue[Step]()
+            request.put, request.end = items.put, items.end
+            streams.append(Stream(request, items, self.scheduler.cancel))
+        self.scheduler.submit(*requests)
+        return streams
 
     def call(self, work: Callable[[ModelPair], T]) -> T:
         """Run `work` on the engine's thread, between two turns, and return its result. Raises what it raises."""

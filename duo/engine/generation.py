@@ -20,7 +20,7 @@ from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import ALONE, ASYNC, TargetAlone
 from duo.speculation.sampling import logprobs
 from duo.speculation.target_costs import TargetCosts
-from duo.speculation.types import Logits, Origin, Plan, Step, StepCost, TokenLogprobs
+from duo.speculation.types import Candidate, Logits, Origin, Plan, Proposal, Step, StepCost, TokenLogprobs
 
 
 class ConnectedDrafts(Protocol):
@@ -85,12 +85,11 @@ class Generation:
     ) -> bool:
         """Write until the ending or until `stop` is set; `put` gets every step. Raises DecodeError of the target.
 
-        `pauses`: called after each step with the tokens that this call has added. If it returns True, the text pauses,
-        and False is returned. When run() is called again, also after an error, what the target's cache does not have is
-        read again.
+        `pauses`: called before each batch of the prompt, and after each step, with the tokens that this call has added.
+        If it returns True, the text pauses, and False is returned. When run() is called again, also after an error,
+        what the target's cache does not have is read again.
         """
-        if self._paused_at is not None:
-            self._recorder.paused_s += self._now() - self._paused_at
+        self._go_on()
         self._put, self._stop, self._pauses = put, stop, pauses
         try:
             self.begin()
@@ -130,6 +129,52 @@ class Generation:
                 proposer.commit(results)  # the drafts go on from here, before anything else is done
             self.controller.learn(results, cost)
             self._commit(logits, results, plan)
+            self._follow_cores()
+
+    # Beside other texts, with which steps are made: see duo/engine/together.py
+
+    def enter(
+        self, target: Decoder, lookup: Proposer | None, put: Callable[[Step], None], stop: threading.Event
+    ) -> None:
+        """Until run() is called, take() gets the steps, decoded in `target`; `lookup` proposes. Others: see run()."""
+        self._go_on()
+        self.target, self._put, self._stop, self._pauses = target, put, stop, lambda _: False
+        self.proposers, self._mode, self._began, self._n_before = [lookup] if lookup else [], ALONE, 0.0, 0
+        for proposer in self.proposers:
+            proposer.begin(self.text)
+
+    def propose(self) -> Proposal:
+        """Candidates for the next step."""
+        return self.proposers[0].propose([self.text]) if self.proposers else Proposal()
+
+    def take(self, logits: Logits, candidates: Sequence[Candidate], start: float, end: float) -> int:
+        """A decode that began at `start` had the last token and these candidates: see _decode(). Returns the tokens.
+
+        Raises what a constraint on the text raises.
+        """
+        plan = Plan(candidates, origin=Origin.LOOKUP if candidates else Origin.DRAFT)
+        try:
+            results, _ = self._verify(logits, [self.text], plan, DecodeTime(end - start, 0.0))
+        except GrammarError:
+            self._ending.reason = GRAMMAR_END
+            return 0
+        for proposer in self.proposers:
+            proposer.commit(results)
+        self._commit(logits, results, plan)
+        return len(results[0].tokens)
+
+    def leave(self, *, pauses: bool = False) -> None:
+        """The text has ended, or pauses."""
+        self._paused_at = self._now() if pauses else None
+        if not pauses and (rest := self._ending.finish()):
+            self._put(Step((), 0, (rest,)))
+
+    def _go_on(self) -> None:
+        if self._paused_at is not None:
+            self._recorder.paused_s += self._now() - self._paused_at
+        self._paused_at = None
+
+    # The parts of the loop
 
     def begin(self) -> None:
         """Begin, or continue after a pause."""
@@ -159,15 +204,17 @@ class Generation:
         """The texts of the next step: none once the text has ended, pauses, or is cancelled."""
         text = self.text
         if self._is_new:
-            if self._ending.reason is not None or self._stop.is_set() or self._is_paused or not self._find_room():
+            if self._is_paused or not self.goes_on():
                 return []
             if self.sources.remote is not None and text.n_fresh == 1:
                 self._follow_remote(self.sources.remote)
             self._is_new, self._began = False, self._now()
         return [text]
 
-    def _find_room(self) -> bool:
-        """How many tokens the next step may add. False: none."""
+    def goes_on(self) -> bool:
+        """Whether there is a next step; then also how many tokens it may add."""
+        if self._ending.reason is not None or self._stop.is_set():
+            return False
         target, text, n_text = self.target, self.text, self._ending.n_room
         text.n_fresh = n_fresh = len(text.tokens) - target.n_past
         n_context = target.n_ctx - target.n_past - n_fresh  # for the last token, too, which is not decoded
@@ -243,7 +290,6 @@ class Generation:
         """Add what was verified to the text and hand it over. The drafts go on meanwhile."""
         result, text = results[0], self.text
         text.tokens += result.tokens
-        self._follow_cores()
         proposed, origin = tuple([candidate.token for candidate in plan.candidates]), plan.origin
         n_accepted = min(result.n_right, len(result.tokens))
         if origin is Origin.ANY:  # nobody has proposed these
@@ -270,6 +316,9 @@ class Generation:
                 return
             scored = None
         while not self._stop.is_set():
+            if self._pauses(0):
+                self._is_paused = True
+                return
             n_past, n_left = target.n_past, len(prompt) - target.n_past
             self.on_prompt(n_past)
             n = min(target.n_batch, n_left)

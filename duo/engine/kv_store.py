@@ -15,11 +15,11 @@ import numpy as np
 from duo.config import LARGE_BATCH
 from duo.engine.decoder import Decoder, Savable, score_size
 from duo.errors import PromptError, RollbackError
-from duo.llama.context import SavedState
+from duo.llama.sequences import SavedState
 from duo.speculation.types import TokenLogprobs, common_prefix
 
 # A text that shorter ones replace is not worth a copy; nor are a few more tokens of a prompt.
-_LEAST = 32
+LEAST = 32
 # The last tokens of a prompt belong to the answer: the next turn may have others there, such as without a thought.
 _ENDING = 16
 
@@ -145,8 +145,8 @@ class KvStore:
     """Keeps at most `n_texts` texts, the one in the contexts included, and `n_bytes` of those in memory.
 
     llama.cpp copies the state of a sequence, and restores it into consecutive cells. So decodes take as long as with
-    one text, and their logits are bit-equal; several sequences in one cache would share its cells. The caches of a text
-    are the target's, and those of drafts.
+    one text, and their logits are bit-equal; several sequences in one cache would share its cells, as those of texts
+    that are written together do. The caches of a text are the target's, and those of drafts.
     """
 
     def __init__(self, n_texts: int, n_bytes: int) -> None:
@@ -210,8 +210,8 @@ class KvStore:
         continues = n_here >= target.n_prompt - _ENDING or n_here == len(here)
         usable = {other: n_usable(saved[0].tokens) for other, saved in self._texts.items()}
         best = max(usable, key=usable.__getitem__, default=self.here)
-        saved = self._texts.pop(best) if usable.get(best, 0) > n_usable(here) + _LEAST else None
-        if len(here) - n_here >= _LEAST and (saved or not continues):
+        saved = self._texts.pop(best) if usable.get(best, 0) > n_usable(here) + LEAST else None
+        if len(here) - n_here >= LEAST and (saved or not continues):
             self.keep(caches)
         if saved:
             _load(caches, saved)
@@ -225,6 +225,36 @@ class KvStore:
         if self.here in self.reserved:
             self._move()
 
+    def begin_beside(self, cache: Cache, prompt: Sequence[int], slot: int = -1) -> int:
+        """Put the text in memory that has most of `prompt`, or that of `slot`, into an empty cache beside the contexts.
+
+        If the cache is not empty, or there is none, it gets a free slot. Returns the slot.
+        """
+        found = {other: common_prefix(saved[0].tokens, prompt[:-1]) for other, saved in self._texts.items()}
+        best = slot if slot >= 0 else max(found, key=found.__getitem__, default=-1)
+        if not cache.context.n_past and found.get(best, 0) >= LEAST:
+            saved = self._texts[best][0]
+            cache.load(saved)
+            if slot < 0 and found[best] >= saved.n_prompt - _ENDING:  # its next turn
+                slot = best
+        if slot >= 0:
+            self._texts.pop(slot, None)
+            return slot
+        slots: set[int] = {*range(self._n_most + 1)} - self.reserved
+        free = slots - self._texts.keys()
+        if not free:
+            slot = next(other for other in self._texts if other in slots)
+            self.remove(slot)
+            return slot
+        free = free - {self.here} or free
+        return min(free)
+
+    def keep_beside(self, cache: Cache, slot: int) -> None:
+        """Copy the text of a cache beside the contexts, as keep()."""
+        self.reserved.discard(slot)
+        if len(cache.tokens) >= LEAST and self._make_room(cache.n_state_bytes, cache.tokens):
+            self._put(slot, [cache.save()])
+
     def change(self, caches: Sequence[Cache], slot: int) -> None:
         """Put the text of a slot into the contexts; nothing, if it is free."""
         if slot == self.here:
@@ -237,7 +267,7 @@ class KvStore:
     def keep(self, caches: Sequence[Cache]) -> None:
         """Copy the text in the contexts, if there is no copy yet, and there is room for one."""
         target, n_bytes = caches[0], sum(cache.n_state_bytes for cache in caches)
-        if len(target.tokens) < _LEAST or target.is_copied or target.savable is None:
+        if len(target.tokens) < LEAST or target.is_copied or target.savable is None:
             return
         if self._make_room(n_bytes, target.tokens):
             self._put(self.here, [cache.save() for cache in caches])

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
 from duo.engine.contexts import (
+    SHARED_CELLS,
     can_verify,
     context_size,
     draft_context,
     head_context,
     head_limits,
+    n_shared,
     takes_turns,
     target_context,
     time_draft,
@@ -29,7 +31,7 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.memories import Memories
 from duo.engine.profile import ProfileRecorder, Profiles
 from duo.engine.translated import MORE_TOKENS, Translation
-from duo.errors import MemoryLimitError, ModelError, PromptError
+from duo.errors import PromptError
 from duo.llama.build import CPU, versions
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -101,7 +103,8 @@ class ModelPair:
         self.recorder = ProfileRecorder(self.controller, self._estimates, n_busiest)
         self.draft: LocalDraft | None = None  # once there are contexts,
         self._layer_draft: LocalDraft | None = None  # and the MTP layer of the target beside it
-        self.n_ctx = 0  # of the contexts; 0: not made yet
+        self.n_together = n_shared(target, draft, config)  # texts that may be written together
+        self.n_ctx = self.n_cells = 0  # of the contexts, and for all these texts; 0: not made yet
         self.is_usable = False  # whether there are contexts, and llama.cpp has not failed with them
         self.is_largest = False  # whether they were made for a text of unknown length
         self.target_cache: Cache | None = None
@@ -179,13 +182,18 @@ class ModelPair:
         connected = self.remote if remote else None
         return Proposers(controller, drafts, connected, others) if drafts or others or connected else Proposers()
 
-    def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
+    def size(self, n_prompt: int, n_predict: int) -> int:
+        """The context that a text needs: see context_size()."""
+        return context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self.is_largest else 0)
+
+    def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None, n_beside: int = 0) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
 
-        Returns the seconds that this took, without the wait for a remote draft that is starting, which `stop` ends.
-        Raises PromptError, MemoryLimitError, ModelError or UsageError.
+        `n_beside`: tokens of texts that may be written together with it. Returns the seconds that this took, without
+        the wait for a remote draft that is starting, which `stop` ends. Raises PromptError, MemoryLimitError,
+        ModelError or UsageError.
         """
-        n_ctx = context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self.is_largest else 0)
+        n_ctx = self.size(n_prompt, n_predict)
         if n_ctx <= self.n_ctx and self.is_usable:
             return 0.0
         n_ctx = max(n_ctx, self.n_ctx)
@@ -197,17 +205,19 @@ class ModelPair:
         n_max = self.drafting.n_max if has_source else 0
         # Rows of a model that rolls back to earlier states need memory for these.
         n_most = self.drafting.n_most if n_max and self.lookup is not None and self.target.can_roll_back else n_max
-        target = target_context(self.target, self.config, threads, n_ctx, n_most)
+        n_cells = n_ctx + n_beside if n_predict >= 0 else min(self.n_together * n_ctx, max(n_ctx, SHARED_CELLS))
+        target = target_context(self.target, self.config, threads, n_ctx, n_most, self.n_together, n_cells)
         self._contexts.append(target)
         draft: Context | None = None
         if n_max and not can_verify(self.target, target, self.config, n_max):
             self.remote, self.lookup, n_max = None, None, 0
         elif n_max and self.draft_model is not None and self.uses_head:
-            draft = self._head_context(self.draft_model, threads, target)
+            draft = head_context(self.draft_model, self.config, threads, target)
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
-        head = self._head_context(self.target, threads, target) if n_max and self.layer is not None else None
+        has_layer = n_max and self.layer is not None
+        head = head_context(self.target, self.config, threads, target) if has_layer else None
         self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
             with self.recorder.watching():
@@ -223,18 +233,8 @@ class ModelPair:
         if head is not None and self.layer is not None:
             self._layer_draft = LocalDraft(Cache(head), self.layer, is_head=True)
         self.is_largest = n_predict < 0 or (self.is_largest and n_ctx == self.n_ctx)
-        self.n_ctx, self.is_usable = n_ctx, True
+        self.n_ctx, self.n_cells, self.is_usable = n_ctx, target.n_cells, True
         return seconds
-
-    def _head_context(self, head: Model, threads: ThreadConfig, target: Context) -> Context | None:
-        """The head's context. If it is a layer of the target, which nobody has asked for, none where that fails."""
-        try:
-            return head_context(head, self.config, threads, target)
-        except (ModelError, MemoryLimitError) as error:
-            if head is not self.target:
-                raise
-            log.warning("the MTP layer is not used: %s", error)
-            return None
 
     def _warm_up(
         self, contexts: tuple[Context, Context | None, Context | None], n_max: int, threads: ThreadConfig,

@@ -128,5 +128,10 @@ class LookupProposer(Proposer):
 
     def end(self) -> None:
         text, self._text = self._text, None
-        if self._memory is not None and text is not None and text.ending.reason is not None:
+        if text is not None:
+            self.learn(text)
+
+    def learn(self, text: RunningText) -> None:
+        """The memory learns a text, if it has ended."""
+        if self._memory is not None and text.ending.reason is not None:
             self._memory.learn(text.tokens[text.n_prompt :])

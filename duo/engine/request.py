@@ -138,7 +138,8 @@ class Request:
     began: float = 0.0  # when it was first its turn; 0: it still waits
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written
-    n_turn: int = 0  # tokens since its turn began
+    n_turn: int = 0  # tokens since its turn began,
+    n_written: int = 0  # and of the text
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cost(self, n_most: int) -> float:

@@ -15,10 +15,11 @@ import numpy as np
 from duo.config import ContextConfig
 from duo.errors import DecodeError
 from duo.llama.block_shape import Block
-from duo.llama.context import Context, Logits, SavedState
+from duo.llama.context import Context, of_last
 from duo.llama.heads import LOST, HeadContext, floats_of, target_layers
 from duo.llama.hidden_rows import Rows
 from duo.llama.model import Model
+from duo.llama.sequences import Logits, SavedState
 
 _SURE = 8.0
 
@@ -61,7 +62,7 @@ class BlockContext(HeadContext):
                 self._sections[: 4 * n] = [*3 * [*range(first, end)], *n * [0]]
             self._batch, own = self._injected, self._batch
             try:
-                self._decode(n * [0], range(first, end), 0)
+                self._decode(n * [0], range(first, end), of_last(n, 0))
             finally:
                 self._batch = own
             self._past[0] = self._n_real = end
@@ -76,7 +77,7 @@ class BlockContext(HeadContext):
         tokens = tokens[-self.block.n_most - 1 :]
         first, n = self.n_past, len(tokens)
         try:
-            self._decode(tokens, range(first, first + n), 0 if self.block.top_k else n)
+            self._decode(tokens, range(first, first + n), of_last(n, 0 if self.block.top_k else n))
         finally:
             self._forget(first)
         return self._hidden_rows(n)[n - n_rows :] if self.block.top_k else self._logits(n)[n - n_rows :]

@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -20,8 +20,7 @@ from duo.llama.context_params import check_memory, context_params, flash_attenti
 from duo.llama.lifeline import Handle
 from duo.llama.limits import failure, of_size
 from duo.llama.model import Model
-
-Logits = npt.NDArray[np.float32]
+from duo.llama.sequences import Logits, SavedState, Sequences
 
 ABORTED, _NO_MEMORY = 2, -2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
@@ -31,21 +30,7 @@ _LARGE = 65  # batches of a prompt: larger than those of candidates, and compute
 _FIRST_BATCH, _BATCH_S = 32, 1.0  # first size and intended duration of a batch on RPC servers
 
 
-class SavedState(NamedTuple):
-    """A copy of a text's cells, and how many tokens they hold; of a head, also what else it needs."""
-
-    cells: npt.NDArray[np.uint8]
-    n_past: int
-    more: tuple[Any, ...] = ()
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the copy, with memory that is not used yet."""
-        owner = self.cells if self.cells.base is None else self.cells.base
-        return owner.nbytes + sum(getattr(part, "nbytes", 0) for part in self.more)
-
-
-class Context(Handle):
+class Context(Sequences):
     """A KV cache and its buffers. Its OpenMP threads belong to the thread that calls decode().
 
     `n_past` tokens are in the cache, and the next decode continues there. `n_batch`: the most tokens of one decode; on
@@ -54,7 +39,8 @@ class Context(Handle):
     many, once after each decode, and never the first of its batch. 0: only all tokens at once.
 
     The text is sequence 0. `n_branches` more sequences can continue beginnings of it, each in at most BRANCH_CELLS
-    cells of its own. `was_first`: the last decode was the first of its size on a device, which compiles for it.
+    cells of its own; or `n_texts` - 1 can hold other texts, all in the same `n_cells`. `was_first`: the last decode was
+    the first of its size on a device, which compiles for it.
     """
 
     def __init__(self, model: Model, config: ContextConfig, **more: Any) -> None:
@@ -72,7 +58,8 @@ class Context(Handle):
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
         needs = f"a context of {config.n_ctx} tokens needs {of_size(sum(caches))} and buffers"
-        with model.use() as weights, library.errors_of(model.path, needs) as errors, model.call:
+        fits = config.n_ctx <= model.n_ctx_train
+        with model.use() as weights, library.errors_of(model.path, needs, is_longer=fits) as errors, model.call:
             pointer = llama_cpp.llama_init_from_model(weights, params)
             if not pointer:
                 why = f"llama.cpp could not create a context: {''.join(errors[:1])}"
@@ -83,11 +70,11 @@ class Context(Handle):
         self._aborted = False
         # Called after each decode() with the position of its first token and their number: see HeadContext.
         self.on_decoded: Callable[[int, int], None] = lambda *_: None
-        self.on_loaded: Callable[[int], None] = lambda _: None  # after load(), with the number of tokens
+        self.on_loaded = lambda _: None
         # Sizes of the batches that were decoded, on devices that may compile for each.
         self._sizes: set[int] | None = None if model.places == {CPU} else set()
         self.was_first = False
-        self._past = {0: 0}  # tokens in each sequence; in a branch, those shared with the text included
+        self._past = {0: 0}
         self.n_vocab = model.n_vocab
         self.exact, self.flash_attn = config.exact, config.flash_attn
         self.n_rollback: int | None = None if model.can_roll_back else int(llama_cpp.llama_n_rs_seq(pointer))
@@ -99,6 +86,7 @@ class Context(Handle):
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - config.exact
         self._n_batch_max = most = int(llama_cpp.llama_n_ubatch(pointer))
         self.n_branches = min(config.n_branches, most - 1)  # a decode may have a token of each
+        self.n_texts, self.n_cells = config.n_texts, int(llama_cpp.llama_n_ctx(pointer))
         self._is_remote = model.is_remote
         self.n_batch = min(most, _FIRST_BATCH) if model.is_remote else most
         self._threads = (config.n_threads, config.n_threads_batch)
@@ -134,7 +122,7 @@ class Context(Handle):
         is_padded = self.exact and len(tokens) == 1
         tokens = [*tokens, tokens[-1]] if is_padded else tokens
         n, n_outputs = len(tokens), max(2, n_rows) if self.exact and n_rows else n_rows
-        self._decode(tokens, range(self.n_past, self.n_past + n), n_outputs)
+        self._decode(tokens, range(self.n_past, self.n_past + n), of_last(n, n_outputs))
         self.on_decoded(self.n_past, n)
         self._past[0] += n
         self._n_removable = min(self.n_rollback or 0, n - 1)
@@ -144,16 +132,15 @@ class Context(Handle):
         return rows[:n_rows] if is_padded else rows[n_outputs - n_rows :]
 
     def _decode(
-        self, tokens: Sequence[int], positions: Sequence[int], n_outputs: int, sequences: Sequence[int] = ()
+        self, tokens: Sequence[int], positions: Sequence[int], outputs: bytes, sequences: Sequence[int] = ()
     ) -> None:
-        """Decode a batch of the text, or with a token of each of `sequences`; with logits of the last `n_outputs`."""
         n = len(tokens)
         self._abort_flag[0] = b"\0"
         if self._aborted:  # checked after the flag is cleared, and set before the flag is: no abort is lost
             raise DecodeAborted("the context is aborted")
         with self.use() as pointer:  # the batch, which is closed too, is written to
             self._tokens[:n], self._positions[:n] = tokens, positions
-            self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
+            self._outputs[:n] = outputs
             self._batch.n_tokens = n
             if sequences:
                 self._set_sequences(sequences)
@@ -191,38 +178,6 @@ class Context(Handle):
     def _set_sequences(self, sequences: Sequence[int]) -> None:
         for i, sequence in enumerate(sequences):
             self._batch.seq_id[i][0] = sequence
-
-    # Branches: other sequences of the same cache, for models that can roll back any number of tokens
-
-    def branch(self, sequence: int, n_past: int) -> None:
-        """Make `sequence` (1 to n_branches) the first `n_past` tokens of sequence 0, whose cells it shares."""
-        self.drop(sequence)
-        llama_cpp.llama_memory_seq_cp(self._memory(), 0, sequence, 0, n_past)
-        self._past[sequence] = n_past
-
-    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        """Append a token to each sequence of `tokens`: (sequence, token). Logits `[n, n_vocab]` as of decode()."""
-        sequences = [sequence for sequence, _ in tokens]
-        positions = [self._past[sequence] for sequence in sequences]
-        self._decode([token for _, token in tokens], positions, len(tokens), sequences)
-        self._past |= {sequence: position + 1 for sequence, position in zip(sequences, positions, strict=True)}
-        return self._logits(len(tokens))
-
-    def adopt(self, sequence: int) -> None:
-        """Make sequence 0 what `sequence` is, which becomes empty."""
-        memory = self._memory()
-        llama_cpp.llama_memory_seq_rm(memory, 0, 0, -1)
-        llama_cpp.llama_memory_seq_cp(memory, sequence, 0, 0, -1)
-        self._past[0] = self._past[sequence]
-        self.drop(sequence)
-
-    def drop(self, sequence: int) -> None:
-        """Forget `sequence`, and free the cells that only it uses."""
-        if self._past.pop(sequence, None) is not None:
-            llama_cpp.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
-
-    def _memory(self) -> Any:
-        return llama_cpp.llama_get_memory(self.pointer)
 
     def _logits(self, n_rows: int) -> Logits:
         if not n_rows:
@@ -262,28 +217,37 @@ class Context(Handle):
             llama_cpp.llama_memory_clear(self._memory(), True)
         self._past, self._floor, self._first, self._n_removable = {0: 0}, 0, 0, 0
 
-    def _holds(self, n_past: int) -> bool:
-        """Whether its cells are those of so many tokens, as far as llama.cpp tells."""
-        first, last = (
-            of(self._memory(), 0) for of in (llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max)
-        )
-        return last == n_past - 1 and (first <= 0 or self.n_rollback is not None or self.is_windowed)
-
     @property
     def n_state_bytes(self) -> int:
         """The size of a copy of the text's cells."""
-        return int(llama_cpp.llama_state_seq_get_size(self.pointer, 0))
+        return self.state_bytes(0)
 
-    def save(self) -> SavedState:
-        """A copy of the text's cells: one memory block, which load() accepts."""
+    def copy_of(self, sequence: int) -> SavedState:  # noqa: D102
         with self.use() as pointer, self.call:
-            size = llama_cpp.llama_state_seq_get_size(pointer, 0)
+            size = llama_cpp.llama_state_seq_get_size(pointer, sequence)
             buffer = self._spare.pop() if self._spare else np.empty(0, np.uint8)
             if not size <= buffer.nbytes <= 2 * size:
                 buffer = np.empty(size + size // 8, np.uint8)  # the text is longer when it comes back
-            cells = buffer[: llama_cpp.llama_state_seq_get_data(pointer, _bytes(buffer), buffer.nbytes, 0)]
+            cells = buffer[: llama_cpp.llama_state_seq_get_data(pointer, _bytes(buffer), buffer.nbytes, sequence)]
         weakref.finalize(cells, self._spare.append, buffer)
-        return SavedState(cells, self.n_past)
+        return SavedState(cells, self._past.get(sequence, 0))
+
+    def restore(self, state: SavedState, sequence: int) -> bool:  # noqa: D102
+        with self.use() as pointer, self.call:
+            n_read = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, sequence)
+        return n_read == state.cells.nbytes and self._holds(state.n_past, sequence)
+
+    def _holds(self, n_past: int, sequence: int) -> bool:
+        """Whether its cells are those of so many tokens, as far as llama.cpp tells."""
+        first, last = (
+            of(self._memory(), sequence)
+            for of in (llama_cpp.llama_memory_seq_pos_min, llama_cpp.llama_memory_seq_pos_max)
+        )
+        return last == n_past - 1 and (first <= 0 or self.n_rollback is not None or self.is_windowed)
+
+    def save(self) -> SavedState:
+        """A copy of the text's cells: one memory block, which load() accepts."""
+        return self.copy_of(0)
 
     def load(self, state: SavedState) -> bool:
         """Hold what save() has copied, in consecutive cells, and nothing else. False: llama.cpp cannot restore it.
@@ -291,9 +255,7 @@ class Context(Handle):
         Of layers with a window, only that is copied. So none of these tokens can be rolled back then, but all of them.
         """
         self.rollback(0)
-        with self.use() as pointer, self.call:
-            n_read = llama_cpp.llama_state_seq_set_data(pointer, _bytes(state.cells), state.cells.nbytes, 0)
-        if not (restored := n_read == state.cells.nbytes and self._holds(state.n_past)):
+        if not (restored := self.restore(state, 0)):
             self.reset()
         self._past[0], self._n_removable = state.n_past if restored else 0, 0
         if self.is_windowed and restored:
@@ -332,6 +294,11 @@ class Context(Handle):
     def resume(self) -> None:
         """Undo abort()."""
         self._aborted = False
+
+
+def of_last(n: int, n_outputs: int) -> bytes:
+    """Outputs of a batch of `n` tokens: logits of the last `n_outputs`."""
+    return bytes(n - n_outputs) + b"\1" * n_outputs
 
 
 def floats_at(address: int, n: int, width: int) -> Logits:

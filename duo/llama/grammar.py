@@ -24,12 +24,12 @@ import numpy as np
 
 from duo.errors import BusyError, GrammarError, ModelError, UsageError
 from duo.llama.build import child_command
-from duo.llama.context import Logits
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, MAX_MEMORY, PARSE, READY
 from duo.llama.json_schema import HUNG_S, MAX_S
 from duo.llama.lifeline import Handle
 from duo.llama.limits import ulimit_bytes
 from duo.llama.model import Model
+from duo.llama.sequences import Logits
 
 MAX_GRAMMAR = 2**18  # bytes
 

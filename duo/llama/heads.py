@@ -14,11 +14,12 @@ from duo.config import ContextConfig
 from duo.errors import DecodeError, ModelError
 from duo.llama.block_shape import Block
 from duo.llama.build import CPU
-from duo.llama.context import Context, Logits, SavedState, floats_at
+from duo.llama.context import Context, floats_at, of_last
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.gguf_header import DFLASH, EAGLE3, named, shape_of
 from duo.llama.hidden_rows import N_ROWS, HiddenRows, Rows, functions, grown
 from duo.llama.model import Model
+from duo.llama.sequences import Logits, SavedState
 
 # Architectures of targets whose graphs give what enters their layers (src/models, t_layer_inp), and of those, the ones
 # that give the last row, too (t_h_nextn). llama.cpp ends the process if a graph does not.
@@ -158,7 +159,7 @@ class HeadContext(Context):
         self._depths += (end + 1 - len(self._depths)) * [0]
         depths = [*n_real * [0], *self._depths[begin + n_real : end]]
         position, n_outputs = max(0, begin - self._shift), n if n_rows else 0
-        self._decode(tokens[begin - first :], range(position, position + n), n_outputs)
+        self._decode(tokens[begin - first :], range(position, position + n), of_last(n, n_outputs))
         if n_rows:
             self._own[begin + 1 : end + 1] = self._hidden_rows(n)
         self._depths[begin + 1 : end + 1] = [depth + 1 for depth in depths]
@@ -213,7 +214,7 @@ class HeadContext(Context):
         """See Context.reset(): the target may use the same cache."""
         self.rollback(0)
 
-    def _holds(self, _: int) -> bool:
+    def _holds(self, *_: int) -> bool:
         return True  # the cells of a head are not those of the text
 
     def _forget(self, position: int) -> None:

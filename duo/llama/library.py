@@ -26,6 +26,7 @@ _TYPES = {
 }  # fmt: skip
 # Ends of the lines that llama.cpp logs as errors when a decode is cancelled.
 _CANCELLED = ("failed with error 1", "compute status: 1", "failed to decode, ret = 2")
+_LONGER = "possible training context overflow"  # of all texts that a context holds
 
 
 class _Log(threading.local):
@@ -34,6 +35,7 @@ class _Log(threading.local):
     level = logging.INFO
     line = ""
     errors: list[str] | None = None
+    is_longer = False
 
 
 _log = _Log()
@@ -51,6 +53,8 @@ def _on_log(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
         return
     line, _log.line = _log.line.rstrip(), ""
     if _log.level >= logging.ERROR and line.endswith(_CANCELLED):
+        _log.level = logging.DEBUG
+    if _log.is_longer and line.endswith(_LONGER):
         _log.level = logging.DEBUG
     if _log.errors is not None and _log.level >= logging.ERROR:
         _log.errors.append(_LINE_ENDS.sub(" ", line))  # it may quote a damaged file
@@ -90,16 +94,16 @@ def bind(prefix: str, **signatures: str) -> ctypes.CDLL:
 
 
 @contextmanager
-def errors_of(path: Path, needs: str = "more is needed") -> Iterator[list[str]]:
+def errors_of(path: Path, needs: str = "more is needed", *, is_longer: bool = False) -> Iterator[list[str]]:
     """The errors that llama.cpp logs on this thread in the block; an abort there is the fault of the file `path`.
 
-    `needs`: what is said if memory is lacking.
+    `needs`: what is said if memory is lacking. `is_longer`: more cells than the model was trained for are no fault.
     """
-    _log.errors, reading.path, reading.needs = [], path, needs
+    _log.errors, reading.path, reading.needs, _log.is_longer = [], path, needs, is_longer
     try:
         yield _log.errors
     finally:
-        _log.errors = reading.path = None
+        _log.errors, reading.path, _log.is_longer = None, None, False
 
 
 def supports_rpc() -> bool:

@@ -143,7 +143,7 @@ class Model(Vocabulary):
 
 def n_cells(config: ContextConfig) -> int:
     """The number of cells, one per token: llama.cpp rounds it up."""
-    return -(-(config.n_ctx + config.n_branches * BRANCH_CELLS) // _CELLS) * _CELLS
+    return -(-max(config.n_ctx + config.n_branches * BRANCH_CELLS, config.n_cells) // _CELLS) * _CELLS
 
 
 @dataclass(frozen=True, slots=True)

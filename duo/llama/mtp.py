@@ -9,11 +9,12 @@ import llama_cpp
 
 from duo.config import ContextConfig
 from duo.errors import DecodeError
-from duo.llama.context import Context, Logits
+from duo.llama.context import Context, of_last
 from duo.llama.gguf_header import n_mtp
 from duo.llama.heads import HeadContext
 from duo.llama.hidden_rows import grown
 from duo.llama.model import Model
+from duo.llama.sequences import Logits
 
 
 class MtpContext(HeadContext):
@@ -38,7 +39,7 @@ class SharedHeadContext(MtpContext):
             self._own, is_real = grown(self._own, end + 1), last <= self._n_known
             self._depths += (end + 1 - len(self._depths)) * [0]
             self._inputs[0] = (self.rows.array if is_real else self._own)[last]
-            self._decode(tokens[-1:], (self._target.n_past,), 1)
+            self._decode(tokens[-1:], (self._target.n_past,), of_last(1, 1))
             self._own[end] = self._hidden_rows(1)[0]
             self.depth = 0 if is_real else self._depths[last]
             self._depths[end] = self.depth + 1

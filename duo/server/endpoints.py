@@ -185,10 +185,12 @@ class Endpoints:
         """GET /slots: the conversations that are kept; llama-server's fields."""
         if not self.slots:
             raise ApiError(501, "GET /slots is not served: start the lead without --no-slots")
-        slot, here = self.service.engine.slot, self.service.engine.slot.saved.here if self.service.n_texts else -1
+        slot = self.service.engine.slot
+        running = self.service.engine.scheduler.running()
+        written = {text.slot: len(text.prompt) + text.n_written for text in running}
         return json_response(
             [
-                {"id": i, "n_ctx": slot.n_ctx, "is_processing": i == here, "n_prompt_tokens": n}
+                {"id": i, "n_ctx": slot.n_ctx, "is_processing": i in written, "n_prompt_tokens": written.get(i, n)}
                 for i, n in enumerate(slot.kept)
             ]
         )

@@ -31,6 +31,7 @@ _POLLS_ALIVE = 15  # after so many, a comment shows that the connection is alive
 def lead_state(service: GenerationService, schedule: Json | None) -> Json:
     """The state of a lead, whose model may still be loading. `schedule`: None before the first text."""
     slot, n_texts = service.loaded.slot if service.loaded is not None else None, service.n_texts
+    n_running = service.n_running
     model = draft = None
     if slot is not None:
         target, local = slot.target, slot.draft_model
@@ -64,7 +65,7 @@ def lead_state(service: GenerationService, schedule: Json | None) -> Json:
         "lookup": slot is not None and slot.lookup is not None,
         "backs": backs,
         "queue": {
-            "running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": service.n_queue,
+            "running": n_running, "waiting": max(0, n_texts - n_running), "limit": service.n_queue,
             "texts": waiting[:_SHOWN],
         },
         "schedule": schedule,

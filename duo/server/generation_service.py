@@ -38,7 +38,7 @@ class GenerationService:
     ) -> None:
         """`n_queue`: most requests that wait. `alias`: the model's name for clients; None: the file's."""
         self.drafts = drafts
-        self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
+        self.metrics = ServerMetrics(lambda: (self.n_running, self.n_texts), drafts)
         self.stopped = threading.Event()
         self.n_queue = min(n_queue, MAX_CONNECTIONS // 2)  # others, such as /health, need connections, too
         self.watchers: list[Callable[[Request], None]] = []  # called with each text
@@ -51,6 +51,12 @@ class GenerationService:
     def n_texts(self) -> int:
         """Number of texts that are being generated or wait in the queue."""
         return len(self.loaded.scheduler.requests) if self.loaded is not None else 0
+
+    @property
+    def n_running(self) -> int:
+        """Those of them that are being generated."""
+        running = self.loaded.scheduler.running() if self.loaded is not None else []
+        return max(len(running), min(1, self.n_texts))  # none between two turns
 
     @property
     def unfinished(self) -> list[Request]:

@@ -45,8 +45,8 @@ _OF_DRAFTS = {  # see RemoteDrafts.counts
 class ServerMetrics(Collector):
     """What is counted over all generations. Updated on the engine's thread, exported on the server's."""
 
-    def __init__(self, n_texts: Callable[[], int], drafts: RemoteDrafts) -> None:
-        """`n_texts` returns the number of generations that are running or wait in the queue."""
+    def __init__(self, n_texts: Callable[[], tuple[int, int]], drafts: RemoteDrafts) -> None:
+        """`n_texts` returns the number of generations that are running, and that with those in the queue."""
         self._n_texts, self._drafts = n_texts, drafts
         # By counter and the value of its label, if any
         self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if " " not in name})
@@ -95,12 +95,15 @@ class ServerMetrics(Collector):
                 if counter == name:
                     family.add_metric([value], n)
             yield family
-        n_texts, round_trip = self._n_texts(), "Seconds from an order to the remote draft to its first candidate"
+        (n_running, n_texts), round_trip = (
+            self._n_texts(),
+            "Seconds from an order to the remote draft to its first candidate",
+        )
         for name, text, now in (
             ("llamacpp:prompt_tokens_seconds", "Last prompt processing rate in tokens per second.", self._prompt_rate),
             ("llamacpp:predicted_tokens_seconds", "Last generation rate in tokens per second.", self._rate),
-            ("llamacpp:requests_processing", "Number of requests being processed.", min(1, n_texts)),
-            ("llamacpp:requests_deferred", "Number of requests in the queue.", max(0, n_texts - 1)),
+            ("llamacpp:requests_processing", "Number of requests being processed.", n_running),
+            ("llamacpp:requests_deferred", "Number of requests in the queue.", max(0, n_texts - n_running)),
             ("duo:workers_connected", "Number of remote drafts connected.", len(self._drafts.connected)),
             ("duo:round_trip_seconds", f"{round_trip}, less the time to draft it.", self._drafts.latency_s),
         ):

@@ -54,6 +54,7 @@ def beginnings(duo: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "bench": ["bench", *missing, "-md", str(draft), "--peers", "none"],
         "lead": ["lead", *missing, "--port", "0"],
         "back": ["back", *missing],
+        "memory": ["memory", "build", str(folder / "memory"), str(folder / "missing.txt"), *missing],
         "rpc-server": ["rpc-server", "-d", "none"],
         "chat": ["chat"],  # standard input is empty
         "plan": ["plan", "--target-ms", "100", "--draft-ms", "10", "--accept", "0.7"],

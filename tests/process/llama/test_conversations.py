@@ -163,6 +163,7 @@ def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
     texts = [some(dice, n) for n in (120, 60)]
     path = tiny_llama(tmp_path / "target.gguf")
     with load(path, n_ctx=512, profile=False, turn_tokens=4, lookup="off") as engine:
+        engine.slot.n_together = 1
         engine.call(lambda slot: slot.reserve(0, -1))
         for first, other in ((2, -1), (3, 1)):
             ends = threading.Semaphore(0)
@@ -205,6 +206,7 @@ def test_what_is_kept_beside_a_paused_text(tmp_path: Path) -> None:
     begun = some(dice, 150)
     path = tiny_llama(tmp_path / "target.gguf")
     with load(path, n_ctx=512, profile=False, turn_tokens=4, lookup="off") as engine:
+        engine.slot.n_together = 1
         engine.call(lambda slot: slot.reserve(0, -1))
         long = engine.stream(some(dice, 20), max_tokens=60, ignore_eos=True)
         short = engine.stream(begun, max_tokens=4, ignore_eos=True)
@@ -217,6 +219,7 @@ def test_what_is_kept_beside_a_paused_text(tmp_path: Path) -> None:
             list(stream)
         assert [stream.request.n_cached for stream in streams] == 4 * [150], "a common beginning is read once"
     with load(path, n_ctx=512, profile=False, turn_tokens=4, cache_ram=0, lookup="off") as engine:
+        engine.slot.n_together = 1
         engine.call(lambda slot: slot.reserve(0, -1))
         streams = [engine.stream([*begun, 5 + i], max_tokens=12, ignore_eos=True) for i in range(3)]
         for stream in streams:

@@ -80,7 +80,7 @@ def listens(port: int) -> bool:
 
 
 def test_a_signal_ends_streams_and_waiting_requests(demo_pair: tuple[Path, Path]) -> None:
-    with LeadProcess(demo_pair[1], *CONTEXT) as lead, ThreadPoolExecutor() as pool:
+    with LeadProcess(demo_pair[1], *CONTEXT, "-np", "1") as lead, ThreadPoolExecutor() as pool:
         with httpx.stream("POST", f"{lead.url}/v1/completions", json=LONG | {"stream": True}) as response:
             lines = response.iter_lines()
             assert "choices" in next(lines)

@@ -114,7 +114,7 @@ def test_a_text_that_has_paused_ends_with_the_contexts_that_it_was_written_with(
 ) -> None:
     path = tiny_llama(tmp_path / "tiny.gguf", depth=0.06)
     decode = llama_cpp.llama_decode
-    with load(path, n_ctx=512, profile=False, n_threads=1, lookup="off", turn_tokens=4) as engine:
+    with load(path, n_ctx=512, profile=False, n_threads=1, lookup="off", turn_tokens=4, exact=True) as engine:
         texts = [Request(TEXT, generation_config(max_tokens=n, ignore_eos=True)) for n in (20, 20)]
         engine.call(lambda slot: slot.reserve(0, -1))
 

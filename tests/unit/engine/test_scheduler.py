@@ -10,7 +10,8 @@ import pytest
 
 from duo.engine import scheduler as module
 from duo.engine.model_pair import ModelPair
-from duo.engine.scheduler import Scheduler, Turns
+from duo.engine.scheduler import Scheduler
+from duo.engine.turns import Turns
 from duo.llama import lifeline
 from tests.scripted import ScriptedSlot
 from tests.unit.engine.helpers import until

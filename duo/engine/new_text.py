@@ -1,0 +1,40 @@
+"""New texts: the Generation of a request, with what may propose candidates for it."""
+
+from duo.engine.generation import Generation, Proposers
+from duo.engine.kv_store import Cache
+from duo.engine.model_pair import ModelPair
+from duo.engine.proposers import RunningText
+from duo.engine.request import Drafting, Ending, Request, choosing
+from duo.speculation.constants import DEFAULT
+from duo.speculation.modes import Schedule
+
+
+def new_text(slot: ModelPair, request: Request, cache: Cache) -> Generation:
+    """A new text, of whose prompt the `cache` may hold a part. Raises UsageError."""
+    config, target, slot.memories.owner = request.config, slot.target, request.owner
+    proposers = request.proposers or _proposers(slot, request.drafting, is_rejection=config.is_rejection)
+    banned = target.end_tokens if config.stop.ignore_eos else ()
+    verifier, sampler = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
+    if not request.reuses:
+        cache.clear()
+    request.n_cached = cache.begin(request.prompt, None if request.scored is None else config.n_logprobs or 0)
+    if request.scored is not None:
+        request.scored = cache.scored
+    ending = request.metrics.ending = Ending(config.stop, target.piece, target.is_end)
+    text = RunningText(
+        list(request.prompt), ending, request.metrics, verifier, sampler, config.sampling, target.n_vocab, banned,
+        config.mode, judges_all=not config.is_rejection,
+    )  # fmt: skip
+    logprobs, scored = config.n_logprobs, request.scored
+    return Generation(cache.context, text, slot.threads, proposers, request.on_prompt, logprobs, slot.cores, scored)
+
+
+def _proposers(slot: ModelPair, asked: Drafting, *, is_rejection: bool) -> Proposers:
+    drafting, lookup = asked.applied(slot.drafting), asked.lookup is not False
+    if drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
+        return slot.proposers(drafts=False, remote=False, lookup=bool(asked.lookup))
+    if not drafting.n_max:
+        return Proposers()
+    if slot.draft is not None and drafting != slot.drafting:
+        return slot.limited(drafting, lookup=lookup, remote=not is_rejection)
+    return slot.proposers(remote=not is_rejection, lookup=lookup)

@@ -1,0 +1,222 @@
+"""Together: several texts, each in a sequence of the target's cache. One decode makes the next tokens of all of them.
+
+A decode has the last token of each text that is being written, with the candidates of its lookup that pay, and a piece
+of the first prompt that is still being read. Drafts are idle.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from duo.config.model_config import ROWS
+from duo.engine.cores import within
+from duo.engine.decoder import Decoder, Shared
+from duo.engine.generation import Generation
+from duo.engine.kv_store import LEAST, Cache, SavedCache
+from duo.engine.model_pair import ModelPair
+from duo.engine.proposers import LookupProposer
+from duo.engine.request import Request
+from duo.errors import DecodeAborted, DecodeError, ModelError
+from duo.llama.sequences import Logits
+from duo.speculation.joint import JointDecodes
+from duo.speculation.prompt_lookup import PromptLookup
+from duo.speculation.types import Candidate, Step, common_prefix
+
+log = logging.getLogger("duo.engine")
+
+# Tokens after which a text does not wait any longer for the whole prompts of those that came with it.
+_BEGUN = 16
+_EXPECTED = 256  # tokens that a text is expected to add, at most: if there is no room for more, one pauses
+_LARGE = 32  # tokens of a prompt that are computed with the threads for prompts
+
+
+def may_share(request: Request) -> bool:
+    """Whether a text may be written together with others: others are read in batches of their own."""
+    return request.scored is None and request.proposers is None and request.config.stop.n_predict != 0
+
+
+def n_expected(request: Request) -> int:
+    """Tokens of a text for which there must be room before it is written together with others."""
+    n_left = request.config.stop.n_predict - request.n_written
+    return len(request.prompt) + request.n_written + (min(_EXPECTED, n_left) if n_left >= 0 else _EXPECTED)
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A text that is written together with others."""
+
+    request: Request
+    generation: Generation
+    cache: Cache  # of its sequence
+    sequence: int
+    slot: int  # of its conversation
+    error: BaseException | None = None  # that has ended it
+    has_failed: bool = False  # whether all was read again once, because llama.cpp had failed
+
+
+class Together:
+    """The texts that are written together. The engine's thread calls it, except interrupt()."""
+
+    def __init__(self, pair: ModelPair) -> None:
+        self._pair = pair
+        self._costs = JointDecodes(pair.controller.target)
+        self._n_threads, self._is_reading = 0, False
+        self.members: list[Member] = []
+
+    @property
+    def _context(self) -> Shared:
+        return cast("Shared", self._pair.caches[0].context)
+
+    @property
+    def n_free(self) -> int:
+        """Cells that no text uses; or more, where texts have a beginning in common."""
+        return self._context.n_cells - sum(member.cache.context.n_past for member in self.members)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the next step of all texts has no room."""
+        return self.n_free < len(self.members)
+
+    def begin(self) -> None:
+        """Texts are written together from now on."""
+        self._costs.begin()
+        self._n_threads = 0
+
+    def interrupt(self) -> None:
+        """A text is cancelled: abort a decode that reads a prompt, which is then repeated. From any thread."""
+        if self._is_reading:
+            self._context.cancel()
+
+    # Who is written
+
+    def cache(self, prompt: Sequence[int]) -> tuple[Cache, int]:
+        """The cache of a free sequence, which holds what a text that is being written has of `prompt`; its number."""
+        context, used = self._context, {member.sequence for member in self.members}
+        sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
+        if not sequence:
+            return self._pair.caches[0], 0
+        cache = Cache(cast("Decoder", context.text(sequence)))
+        n, other = max((common_prefix(self._read(one), prompt[:-1]), one.sequence) for one in self.members)
+        if n >= LEAST:
+            context.branch(sequence, n, other)
+            cache.end(prompt[:n])
+        return cache, sequence
+
+    def _read(self, member: Member) -> Sequence[int]:
+        return member.generation.text.tokens[: member.cache.context.n_past]
+
+    def add(self, member: Member, put: Callable[[Step], None]) -> None:
+        """Write it, too; `put` gets every step."""
+        generation, pair = member.generation, self._pair
+        looks_up = pair.lookup is not None and generation.sources.others
+        lookup = LookupProposer(PromptLookup(), pair.drafting.n_most) if looks_up else None
+        generation.enter(member.cache.context, lookup, put, member.request.cancelled)
+        self.members.append(member)
+        pair.saved.reserved.add(member.slot)
+
+    def remove(self, member: Member, *, pauses: bool = False) -> SavedCache:
+        """It has ended, and its conversation is kept; or it `pauses`. Returns a copy of its cache if it does."""
+        generation, cache = member.generation, member.cache
+        generation.leave(pauses=pauses)
+        for proposer in () if pauses else generation.sources.others:
+            if isinstance(proposer, LookupProposer):
+                proposer.learn(generation.text)
+        cache.end(generation.text.tokens, generation.text.n_prompt)
+        saved = cache.save() if pauses else SavedCache((), 0, 0, None)
+        if not pauses and self.members == [member]:
+            self.settle()
+            return saved
+        self.members.remove(member)
+        if not pauses:
+            self._pair.saved.keep_beside(cache, member.slot)
+        cache.clear()
+        return saved
+
+    def settle(self) -> Member:
+        """One text is left: it is now the text of the contexts."""
+        (member,) = self.members
+        self.members.clear()
+        text, (cache, *_) = member.generation.text, self._pair.caches
+        if member.sequence:
+            self._context.adopt(member.sequence)
+        cache.end(text.tokens, text.n_prompt)
+        member.generation.target, self._pair.saved.here = cache.context, member.slot
+        return member
+
+    # What is written
+
+    def step(self) -> list[Member]:
+        """Make a step of all texts, unless some have ended, which are returned. Raises ModelError if it fails twice."""
+        ended = [one for one in self.members if one.error is not None or not one.generation.goes_on()]
+        if not ended:
+            try:
+                self._decode()
+            except DecodeAborted:
+                pass  # by interrupt()
+            except (DecodeError, ModelError) as error:
+                self._fail(error)
+        return ended
+
+    def _fail(self, error: DecodeError | ModelError) -> None:
+        """Read all again, once."""
+        self._pair.reset()
+        if any(member.has_failed for member in self.members):
+            raise error
+        for member in self.members:
+            member.has_failed = True
+        log.warning("%s: all is read again, with empty caches", error)
+
+    def _decode(self) -> None:
+        context, members = self._context, self.members
+        writing = [one for one in members if one.generation.text.n_fresh == 1]
+        reading = next((one for one in members if one.generation.text.n_fresh > 1), None)
+        n_most = min(ROWS, context.n_batch, self.n_free) - len(members)
+        proposals = [one.generation.propose() for one in writing]
+        numbers = self._costs.plan(proposals, [one.generation.text.n_room - 1 for one in writing], n_most)
+        verified = [proposal.candidates[:n] for proposal, n in zip(proposals, numbers, strict=True)]
+        parts = [
+            (one.sequence, [one.generation.text.tokens[-1], *[each.token for each in candidates]], 1 + len(candidates))
+            for one, candidates in zip(writing, verified, strict=True)
+        ]
+        n_rows, n_read = sum(rows for _, _, rows in parts), 0
+        if reading is not None:
+            text, n_past = reading.generation.text, reading.cache.context.n_past
+            n_read = min(text.n_fresh, min(context.n_batch, self.n_free) - n_rows)
+            if any(one.request.n_written >= _BEGUN for one in writing):
+                n_read = min(n_read, self._costs.n_beside(n_rows))
+            reading.generation.on_prompt(n_past)
+            is_whole = n_read == text.n_fresh
+            parts.append((reading.sequence, text.tokens[n_past : n_past + n_read], int(is_whole)))
+            if is_whole:
+                writing, verified = [*writing, reading], [*verified, ()]
+        self._set_threads(n_read)
+        now = members[0].request.metrics.clock.now
+        start = now()
+        self._is_reading = n_read > 0
+        logits = context.decode_parts(parts)
+        self._is_reading, end = False, now()
+        decoded = writing if reading is None or reading in writing else [*writing, reading]
+        for one, (_, tokens, _) in zip(decoded, parts, strict=True):
+            one.request.metrics.decoded(start, end, len(tokens))
+        n_tokens = 0
+        for one, rows, candidates in zip(writing, logits, verified, strict=False):
+            n_tokens += self._take(one, rows, candidates, start, end)
+        self._costs.learn(len(proposals), n_rows, n_read, n_tokens, end - start)
+
+    def _take(self, member: Member, logits: Logits, candidates: Sequence[Candidate], start: float, end: float) -> int:
+        """The tokens that a decode adds to a text. Its errors are its own."""
+        try:
+            return member.generation.take(logits, candidates, start, end)
+        except Exception as error:
+            member.error = error
+            return 0
+
+    def _set_threads(self, n_read: int) -> None:
+        pair = self._pair
+        pair.cores.decoded()
+        usable = within(pair.threads, pair.cores.limit)
+        n = usable.target_batch if n_read >= _LARGE else usable.target
+        if n != self._n_threads:
+            self._context.set_threads(n, n)
+            self._n_threads = n

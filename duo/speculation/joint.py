@@ -1,0 +1,85 @@
+"""Joint decodes, of several texts at once: what they cost, and which candidates of which text they verify.
+
+Candidates of all texts compete: in the order of their survival, as many are taken as maximise tokens - λ · T(n), as in
+decision.py, n being all rows. T is measured apart from that of one text, of which what was not measured is taken.
+"""
+
+import math
+from collections.abc import Sequence
+
+from duo.speculation.constants import DEFAULT
+from duo.speculation.estimators import Mean, Time
+from duo.speculation.modes import Budget
+from duo.speculation.target_costs import TargetCosts, interpolated, with_inferred
+from duo.speculation.types import Proposal
+
+_LEAST = 4  # tokens of a piece
+_SHARE = 1 / 8  # of a decode, that a prompt's token adds until it is measured
+
+
+class JointDecodes:
+    """What is known of the joint decodes of one target."""
+
+    def __init__(self, target: TargetCosts) -> None:
+        """`target`: what is known of its decodes of one text."""
+        self._target = target
+        self._times: dict[int, Time] = {}  # by rows
+        self._added = Mean(weight=0.2)  # seconds that a prompt's token adds to a decode
+        self._budget = Budget(DEFAULT.later, DEFAULT.later)  # for candidates that do not pay
+        self._recent = (0.0, 0.0)  # tokens and seconds, the latest decodes counting most
+
+    def begin(self) -> None:
+        """Other texts are written together from now on."""
+        self._budget.begin(None)
+        self._recent = (0.0, 0.0)
+
+    def curve(self, n: int) -> list[float]:
+        """T(1) to T(n) in seconds; zeros while nothing is known."""
+        alone = self._target.alone.curve(n)
+        known = {size: time.value for size, time in self._times.items()}
+        if alone[0]:
+            known = with_inferred(known, dict(enumerate(alone, 1)))
+        return interpolated(known, n)[:n] if known else [0.0] * n
+
+    def plan(self, proposals: Sequence[Proposal], rooms: Sequence[int], n_most: int) -> list[int]:
+        """How many candidates of each text to verify, at most `n_most` in all, and `rooms` of each."""
+        n_texts, counts = len(proposals), [0] * len(proposals)
+        doubt, found = float(self._budget.credit_s < 0), list[tuple[float, int, int]]()
+        for i, (proposal, room) in enumerate(zip(proposals, rooms, strict=True)):
+            survival = 1.0
+            for k, (chance, seen) in enumerate(proposal.chances[:room]):
+                survival *= max(0.0, chance - doubt * math.sqrt(chance * (1 - chance) / seen))
+                found.append((-survival, k, i))
+        if not found or not (curve := self.curve(n_texts + n_most))[0]:
+            return counts
+        found.sort()
+        tokens, seconds = self._recent
+        rate = max(n_texts / curve[n_texts - 1], tokens / seconds if seconds else 0.0)
+        value = best_value = n_texts - rate * curve[n_texts - 1]
+        best, expected = 0, float(n_texts)
+        for n, (survival, _, _) in enumerate(found[:n_most], 1):
+            expected -= survival
+            if (value := expected - rate * curve[n_texts + n - 1]) > best_value:
+                best, best_value = n, value
+        for _, _, i in found[:best]:
+            counts[i] += 1
+        return counts
+
+    def n_beside(self, n_rows: int) -> int:
+        """Tokens of a prompt in a decode of `n_rows` others, which may then take twice as long as without them."""
+        seconds = self.curve(n_rows)[-1]
+        added_s = self._added.value or _SHARE * seconds
+        return max(_LEAST, int(seconds / added_s)) if added_s else _LEAST
+
+    def learn(self, n_texts: int, n_rows: int, n_read: int, n_tokens: int, seconds: float) -> None:
+        """A decode of `n_rows` and `n_read` tokens of a prompt added `n_tokens` to `n_texts`."""
+        if n_read:
+            if n_rows > 1:  # one row may take far less than two
+                self._added.add(max(seconds - self.curve(n_rows)[-1], seconds / 10) / n_read)
+            return
+        self._times.setdefault(n_rows, Time()).add(seconds)
+        kept = DEFAULT.memory**n_tokens
+        self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + seconds)
+        alone_s = self.curve(n_texts)[-1] / n_texts
+        gained_s = n_tokens * alone_s - seconds if n_rows > n_texts else 0.0
+        self._budget.step(seconds, gained_s, alone_s)

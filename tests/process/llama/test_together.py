@@ -1,0 +1,366 @@
+"""Texts that are written together: each is as it is alone, whoever joins, leaves, pauses or is cancelled meanwhile."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import llama_cpp
+import pytest
+
+from duo import Engine, load
+from duo.engine.proposers import LookupProposer, RunningText
+from duo.engine.request import Request, generation_config
+from duo.errors import ModelError
+from duo.llama.context import Context
+from duo.speculation.joint import JointDecodes
+from duo.speculation.types import Candidate, Origin, Proposal, Step
+from tests import gguf_files as files
+from tests.gguf_files import tiny_llama
+
+DEPTH = 0.06
+OPTIONS: dict[str, Any] = {"n_ctx": 320, "profile": False, "n_threads": 1, "draft_n_threads": 1}
+
+
+def some(dice: random.Random, n: int) -> list[int]:
+    return dice.choices(range(3, 270), k=n)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    return tiny_llama(folder / "target.gguf", depth=DEPTH, n_layer=2), tiny_llama(folder / "draft.gguf", depth=DEPTH)
+
+
+class Text:
+    """A request, what has become of it, and what happens after some of its steps, on the engine's thread."""
+
+    def __init__(self, engine: Engine, prompt: Sequence[int], **options: Any) -> None:
+        self.engine, self.options = engine, {"ignore_eos": True, "temperature": 0.0, **options}
+        self.tokens = list[int]()
+        self.logprobs = list[float]()
+        self.error: BaseException | None = None
+        self.acts: dict[int, list[Callable[[], object]]] = {}  # by the number of steps
+        self._n_steps, self._ended = 0, threading.Event()
+        self.request = Request(prompt, generation_config(**self.options), self._put, self._end)
+
+    def submit(self) -> None:
+        self.engine.scheduler.submit(self.request)
+
+    def _put(self, step: Step) -> None:
+        self.tokens += step.tokens
+        self.logprobs += [one.logprob for one in step.logprobs]
+        self._n_steps += 1
+        for act in self.acts.pop(self._n_steps, []):
+            act()
+
+    def _end(self, error: BaseException | None) -> None:
+        self.error = error
+        for acts in self.acts.values():  # nothing that was planned is left out
+            for act in acts:
+                act()
+        self._ended.set()
+
+    def wait(self) -> list[int]:
+        assert self._ended.wait(20), vars(self.engine.scheduler)
+        return self.tokens
+
+
+class Together:
+    """Counts the decodes of several texts."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.sizes = list[int]()
+        self.parts = list[list[tuple[int, int, int]]]()
+        decode = Context.decode_parts
+
+        def counted(context: Context, parts: Any) -> Any:
+            self.sizes.append(len(parts))
+            self.parts.append([(sequence, len(tokens), rows) for sequence, tokens, rows in parts])
+            return decode(context, parts)
+
+        patch.setattr(Context, "decode_parts", counted)
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> Together:
+    return Together(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def alone(pair: tuple[Path, Path]) -> Iterator[Callable[..., list[int]]]:
+    """What a text is if it is written alone, without a draft."""
+    with load(pair[0], schedule="off", n_slots=1, lookup="off", **OPTIONS) as engine:
+        yield lambda prompt, **options: list(
+            engine.generate(prompt, **{"ignore_eos": True, "temperature": 0.0, **options}).tokens
+        )
+
+
+class Guesses(LookupProposer):
+    """Proposes the next tokens of some texts, most of them right."""
+
+    right: ClassVar[list[list[int]]] = []  # whole texts
+    dice: ClassVar[random.Random]
+
+    def propose(self, texts: Sequence[RunningText]) -> Proposal:
+        tokens = texts[0].tokens
+        found = next((text for text in reversed(self.right) if text[: len(tokens)] == tokens), [])
+        guessed = found[len(tokens) :][:4]
+        some = [token if self.dice.random() < 0.7 else self.dice.randrange(3, 270) for token in guessed]
+        return Proposal([Candidate(token, 1.0) for token in some], origin=Origin.LOOKUP, chances=len(some) * [(0.5, 9)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_schedules(
+    seed: int, pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Fifty each, of texts that join, leave, pause, continue others and are cancelled; with candidates at random."""
+    dice = Guesses.dice = random.Random(seed)
+    monkeypatch.setattr("duo.engine.together.LookupProposer", Guesses)
+    take_some = lambda _, proposals, rooms, n_most: [  # noqa: E731
+        min(n_most // len(rooms), room, dice.randrange(len(one.candidates) + 1))
+        for one, room in zip(proposals, rooms, strict=True)
+    ]
+    monkeypatch.setattr(JointDecodes, "plan", take_some)
+    options: dict[str, Any] = {"n_slots": (4, 4, 3, 2, 4, 4)[seed], "turn_tokens": (0, 3, 12)[seed % 3]}
+    schedule = dice.choice(["off", "sync", "async", "auto"])
+    with load(pair[0], pair[1], schedule=schedule, **options, **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        begun, known = some(dice, 40), [some(dice, 50)]  # beginnings, which texts have in common
+        for i in range(50):
+            texts, cancelled = list[Text](), set[int]()
+            for j in range(dice.randrange(2, 6)):
+                prompt = dice.choice([[], begun, dice.choice(known)]) + some(dice, dice.choice([1, 5, 60]))
+                sampling: dict[str, Any] = dice.choice([{}, {"temperature": 0.9, "seed": i}, {"repeat_penalty": 1.2}])
+                text = Text(engine, prompt, max_tokens=dice.choice([1, 12, 30]), **sampling)
+                if j and dice.random() < 0.6:  # it comes in the middle of another
+                    dice.choice(texts).acts.setdefault(dice.randrange(1, 12), []).append(text.submit)
+                if dice.random() < 0.2:
+                    cancelled.add(j)
+                    act = partial(engine.scheduler.cancel, text.request)
+                    dice.choice([*texts, text]).acts.setdefault(dice.randrange(1, 12), []).append(act)
+                texts.append(text)
+            Guesses.right[:] = [[*one.request.prompt, *alone(one.request.prompt, **one.options)] for one in texts]
+            late = {act for text in texts for acts in text.acts.values() for act in acts}
+            for text in texts:
+                if text.submit not in late:
+                    text.submit()
+            for j, text in enumerate(texts):
+                found, expected = text.wait(), Guesses.right[j][len(text.request.prompt) :]
+                assert found == expected[: len(found)], (seed, i, j)
+                assert text.error is None
+                assert j in cancelled or len(found) == len(expected)
+            known = [*known, [*texts[0].request.prompt, *texts[0].tokens]][-3:]
+            known = [one[:150] for one in known]
+        assert not engine.scheduler._paused
+        assert not engine.scheduler.running()
+    assert max(together.sizes) == min(4, options["n_slots"])
+    assert len(together.sizes) > 200
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "mtp", "another vocabulary", "grammar", "rejection"])
+def test_texts_beside_which_others_are_written(kind: str, tmp_path: Path, together: Together) -> None:
+    """With heads, which need the target's rows again once a text is alone, and with what has a state of its own."""
+    makers: dict[str, tuple[Callable[..., Path], Callable[..., Path] | None]] = {
+        "eagle3": (partial(tiny_llama, n_layer=2), files.tiny_eagle3), "mtp": (files.tiny_glm, None),
+        "another vocabulary": (tiny_llama, partial(tiny_llama, words=("▁the", "▁cat", "a", "b", "▁"))),
+    }  # fmt: skip
+    target, other = makers.get(kind, (partial(tiny_llama, n_layer=2), tiny_llama))
+    path = target(tmp_path / "target.gguf", depth=DEPTH)
+    draft = other and other(tmp_path / "draft.gguf", depth=DEPTH)
+    dice, more = random.Random(kind), dict[str, Any]()
+    if kind == "grammar":
+        more = {"grammar": 'root ::= ("ab" | "ba" | "c"){3,9}', "ignore_eos": False}
+    elif kind == "rejection":
+        more = {"verify": "rejection", "temperature": 0.8, "seed": 3}
+    with ExitStack() as stack:
+        reference = stack.enter_context(load(path, heads="off", schedule="off", n_slots=1, lookup="off", **OPTIONS))
+        engine = stack.enter_context(load(path, draft, schedule="sync", **OPTIONS))
+        engine.call(lambda slot: slot.reserve(0, -1))
+        for _ in range(4):
+            texts = [Text(engine, some(dice, 30), max_tokens=n, **more) for n in (40, 5, 16)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                found = text.wait()
+                assert text.error is None
+                if kind == "rejection":  # its randomness depends on what was proposed
+                    assert len(found) == text.options["max_tokens"]
+                    continue
+                assert found == list(reference.generate(text.request.prompt, **text.options).tokens)
+            if kind in ("eagle3", "mtp"):
+                head: Any = engine.slot._contexts[1]
+                assert head.rows.first > 30, "rows of before are not those of the text"
+    assert max(together.sizes) == 3
+
+
+def test_logprobs_are_those_of_the_text_alone(pair: tuple[Path, Path], together: Together) -> None:
+    dice = random.Random(7)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 20 + i), max_tokens=20, logprobs=2) for i in range(4)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+        for text in texts:
+            known = engine.score([*text.request.prompt, *text.tokens])[-20:]
+            assert text.logprobs == pytest.approx([one.logprob for one in known], abs=1e-4)
+    assert 4 in together.sizes
+
+
+def failing(patch: pytest.MonkeyPatch, first: int, n: int) -> None:
+    """llama.cpp rejects `n` of the decodes of several texts, from the `first` on."""
+    decode, count = Context.decode_parts, [0]
+
+    def fail(context: Context, parts: Any) -> Any:
+        count[0] += 1
+        if first <= count[0] < first + n:
+            with patch.context() as inner:
+                inner.setattr(llama_cpp, "llama_decode", lambda *_: -3)
+                return decode(context, parts)
+        return decode(context, parts)
+
+    patch.setattr(Context, "decode_parts", fail)
+
+
+@pytest.mark.parametrize("first", [1, 4, 9])
+def test_after_a_failure_all_is_read_again(
+    first: int, pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(first)
+    with load(pair[0], pair[1], **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        failing(monkeypatch, first, 1)
+        texts = [Text(engine, some(dice, 20 + i), max_tokens=20) for i in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=20)
+            assert text.error is None
+
+
+def test_after_two_failures_all_end_and_the_next_text_gets_new_contexts(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]]
+) -> None:
+    dice = random.Random(1)
+    with load(pair[0], pair[1], **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        before = engine.slot._contexts[0]
+        with pytest.MonkeyPatch.context() as patch:
+            failing(patch, 3, 10**6)
+            texts = [Text(engine, some(dice, 20), max_tokens=20) for _ in range(3)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                text.wait()
+                assert isinstance(text.error, ModelError)
+                assert "no text can be written" in str(text.error)
+        prompt = some(dice, 9)
+        assert list(engine.generate(prompt, max_tokens=9, ignore_eos=True).tokens) == alone(prompt, max_tokens=9)
+        assert engine.slot._contexts[0] is not before
+
+
+def test_an_error_of_one_text_is_its_own(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together
+) -> None:
+    dice = random.Random(5)
+
+    def fail() -> None:
+        raise RuntimeError("the client's")
+
+    with load(pair[0], **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 20 + i), max_tokens=20) for i in range(3)]
+        texts[1].acts[5] = [fail]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in (texts[0], texts[2]):
+            assert text.wait() == alone(text.request.prompt, max_tokens=20)
+        texts[1].wait()
+        assert isinstance(texts[1].error, RuntimeError)
+    assert max(together.sizes) == 3
+
+
+def test_who_has_no_room_any_more_waits(pair: tuple[Path, Path], together: Together) -> None:
+    """Three texts that become longer than was expected."""
+    dice, options = random.Random(9), {**OPTIONS, "n_ctx": 400}
+    with load(pair[0], n_slots=1, schedule="off", **options) as alone, load(pair[0], **options) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        engine.slot.n_cells = engine.slot._contexts[0].n_cells = 550
+        texts = [Text(engine, some(dice, 10)) for _ in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            assert text.wait() == list(alone.generate(text.request.prompt, **text.options).tokens)
+            assert len(text.tokens) > 380
+        assert sum(text.request.n_pauses for text in texts)
+    assert max(together.sizes) == 2
+
+
+def test_a_long_prompt_is_read_in_pieces_beside_texts_that_are_being_written(
+    pair: tuple[Path, Path], together: Together
+) -> None:
+    dice = random.Random(3)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        writing = [Text(engine, some(dice, 10), max_tokens=200) for _ in range(2)]
+        long = Text(engine, some(dice, 250), max_tokens=2)
+        writing[0].acts[40] = [long.submit]
+        engine.scheduler.submit(*(text.request for text in writing))
+        for text in (*writing, long):
+            text.wait()
+    pieces = [n for parts in together.parts for sequence, n, rows in parts if sequence == 2 and (n > 1 or not rows)]
+    assert 240 < sum(pieces) <= 250
+    assert len(pieces) > 4
+    assert all([rows for _, _, rows in parts[:2]] == [1, 1] for parts in together.parts if len(parts) == 3)
+
+
+def test_texts_that_come_together_are_read_at_once(pair: tuple[Path, Path], together: Together) -> None:
+    dice = random.Random(3)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 100 + i), max_tokens=20) for i in range(4)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+    assert [n for parts in together.parts for _, n, _ in parts if n > 1] == [100, 101, 102, 103]
+
+
+def test_what_cannot_be_written_together_is_not(pair: tuple[Path, Path], tmp_path: Path, together: Together) -> None:
+    dice, hybrid = random.Random(2), files.tiny_qwen35(tmp_path / "hybrid.gguf")
+    windowed = files.tiny_gemma(tmp_path / "window.gguf", window=16)
+    for path, options in ((pair[0], {"exact": True}), (pair[0], {"n_slots": 1}), (hybrid, {}), (windowed, {})):
+        with load(path, heads="off", **OPTIONS, **options) as engine:
+            engine.generate_many([some(dice, 20) for _ in range(3)], max_tokens=4)
+    assert not together.sizes
+
+
+def test_generate_many(pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together) -> None:
+    """Of texts whose length is known, the contexts have room for all."""
+    dice = random.Random(4)
+    with load(pair[0], lookup="off", **{**OPTIONS, "n_ctx": 0}) as engine:
+        prompts = [some(dice, n) for n in (30, 60, 90, 20, 50, 10)]
+        found = engine.generate_many(prompts, max_tokens=20, ignore_eos=True)
+        assert [list(one.tokens) for one in found] == [alone(prompt, max_tokens=20) for prompt in prompts]
+        assert engine.generate_many([]) == []
+    assert max(together.sizes) == 4
+
+
+def test_the_conversations_of_texts_that_were_written_together_are_kept(
+    pair: tuple[Path, Path], together: Together
+) -> None:
+    dice = random.Random(6)
+    with load(pair[0], **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 50), max_tokens=10) for _ in range(4)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+        assert sorted(engine.call(lambda slot: slot.kept)) == [59] * 4
+        assert len({text.request.slot for text in texts}) == 4
+        turns = [Text(engine, [*text.request.prompt, *text.tokens, 7], max_tokens=5) for text in texts]
+        engine.scheduler.submit(*(turn.request for turn in turns))
+        for turn in turns:
+            turn.wait()
+        assert [turn.request.n_cached for turn in turns] == [59] * 4
+        assert [turn.request.slot for turn in turns] == [text.request.slot for text in texts]
+    assert max(together.sizes) == 4
