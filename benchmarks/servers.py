@@ -49,8 +49,8 @@ class Server(Child):
 
 
 def lead(setup: Setup, *options: str | Path) -> Server:
-    """Start a lead that runs until the scenario ends."""
-    found = setup.stack.enter_context(Server(setup, "lead", "-m", setup.target, *options))
+    """Start a lead that runs until the scenario ends, without a memory: it would know texts that are repeated."""
+    found = setup.stack.enter_context(Server(setup, "lead", "-m", setup.target, "--memory", "off", *options))
     wait_until_healthy(found.url, found)
     return found
 

@@ -21,7 +21,9 @@ STORY = "Once upon a time, in a small village by the sea,"
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 3}
 N = 24
 TOKEN = "secret"
-OPTIONS = ("--exact", "--schedule", "async", "--branches", "3", "-c", "512", "--back-token", TOKEN)
+OPTIONS = (
+    "--exact", "--schedule", "async", "--branches", "3", "-c", "512", "--memory", "off", "--back-token", TOKEN
+)  # fmt: skip
 MIB = 2**20
 
 
