@@ -90,7 +90,7 @@ def install(tmp_path: Path) -> Callable[..., tuple[int, str]]:
         shown = b""
         while data := _read(master):
             shown += data
-            if b"compiling" in shown:
+            if b" left" in shown:
                 (tmp_path / "seen").touch()
         os.close(master)
         return process.wait(), shown.decode()
