@@ -159,7 +159,7 @@ def _load(
         slot = ModelPair(target, draft, config, drafts, profiles, translation, uses_layer=has_layer)
         if config.memory not in (None, "off"):
             slot.memories = Memories(KeptMemory(MemoryFile(Path(config.memory), target)))
-            if slot.lookup is None:
+            if slot.lookup is None or config.schedule == "off":
                 log.warning("the memory is not used: it needs the lookup, which is off")
         stack.callback(_keep, profiles, slot, drafts)
         return Engine(slot, stack.pop_all())

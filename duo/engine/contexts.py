@@ -83,7 +83,8 @@ def n_shared(target: Model, draft: Model | None, config: EngineConfig) -> int:
     """Texts that may be written together; 1: their logits would be others, or their caches cannot be shared."""
     is_windowed = target.header.number("attention.sliding_window") > 0
     can_share = target.can_roll_back and not config.exact and not is_windowed
-    return min(config.n_slots, ROWS) if can_share and not (draft is not None and draft.shares_cache) else 1
+    n_rows = min(config.n_batch, config.n_ubatch, ROWS)
+    return min(config.n_slots, n_rows) if can_share and not (draft is not None and draft.shares_cache) else 1
 
 
 def target_context(

@@ -50,7 +50,9 @@ class Scheduler(RequestQueue):
     def _joining(self, texts: Sequence[Request]) -> Request | None:
         """The request whose turn is next, if its text can be written together with `texts`, for which there is room."""
         slot = self._slot
-        if not self._waiting or len(texts) >= slot.n_together or not slot.is_usable:
+        if not self._waiting or not slot.is_usable:
+            return None
+        if len(texts) >= min(slot.n_together, slot.caches[0].context.n_batch):  # each has a token in a decode
             return None
         with self._changed:
             job = self._waiting.first() if self._waiting else None

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import BinaryIO
 
 import numpy as np
@@ -34,6 +35,8 @@ class MemoryFile:
 
     def __init__(self, path: Path, model: Vocabulary) -> None:
         """Make the file unless there is one. Raises ModelError if it cannot be used, or is of another model."""
+        if path == Path():
+            raise ModelError("the memory has no name: give a file")
         self.path, self._n_vocab = path, model.n_vocab
         self.model = " ".join((model.header.text("general.name") or model.path.stem).split())
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
@@ -46,13 +49,21 @@ class MemoryFile:
                 found = np.concatenate((self._read(file), *(np.array([END, *text], "<u4") for text in texts)))
                 found = latest(found) if len(found) > MAX_TOKENS else found
                 if texts:
-                    part = self.path.with_name(f".{self.path.name}.part")
-                    part.touch(0o600)
-                    part.write_bytes(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
-                    part.replace(self.path)  # a process that is killed leaves what was there before
+                    self._replace(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
                 return found
         except OSError as error:
             raise ModelError(f"{self.path}: no memory can be kept there: {error.strerror}") from None
+
+    def _replace(self, data: bytes) -> None:
+        """Write all of it. A process that is killed leaves what was there before."""
+        path = self.path.resolve()  # a link stays one
+        with NamedTemporaryFile(dir=path.parent, prefix=".duo-memory-", delete=False) as part:
+            try:
+                part.write(data)
+                part.close()
+                Path(part.name).replace(path)
+            finally:
+                Path(part.name).unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[BinaryIO]:

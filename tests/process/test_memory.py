@@ -25,17 +25,23 @@ import sys
 from pathlib import Path
 from duo.config import ModelConfig
 from duo.llama.model import Model
-from duo.models.memory_file import MemoryFile
-file = MemoryFile(Path(sys.argv[1]), Model(ModelConfig(Path(sys.argv[2])), vocabulary_only=True))
+from duo.models import memory_file
+file = memory_file.MemoryFile(Path(sys.argv[1]), Model(ModelConfig(Path(sys.argv[2])), vocabulary_only=True))
 number, n, half = (int(each) for each in sys.argv[3:])
-write = Path.write_bytes
-def write_half(path, data):
-    write(path, data[:len(data) // 2])
-    print("half", flush=True)
-    sys.stdin.read()
+temporary = memory_file.NamedTemporaryFile
+def half_written(**options):
+    part = temporary(**options)
+    write = part.write
+    def write_half(data):
+        write(data[:len(data) // 2])
+        part.flush()
+        print("half", flush=True)
+        sys.stdin.read()
+    part.write = write_half
+    return part
 for i in range(n):
     if i == half:
-        Path.write_bytes = write_half
+        memory_file.NamedTemporaryFile = half_written
     file.add([(number, i)])
     print(i, flush=True)
 """

@@ -19,8 +19,10 @@ _MOST_BYTES = 2**26  # of a text, of which the last tenth is kept
 def memory(options: MemoryOptions) -> int:
     """Add texts to a memory. Returns the exit status. Raises DuoError."""
     action, *names = options.words or [""]
-    if action != "build" or len(names) < 2 or options.model is None:
+    if action != "build" or len(names) < 2:
         raise UsageError("give a file and texts: duo memory build FILE TEXT... -m MODEL")
+    if options.model is None:
+        raise UsageError("which model? duo memory build FILE TEXT... -m MODEL")
     texts = [read_file(name, limit=_MOST_BYTES)[1] for name in names[1:]]
     with closing(Model(ModelConfig(find_model(options.model), devices=()), vocabulary_only=True)) as model:
         file = MemoryFile(Path(names[0]), model)

@@ -281,6 +281,20 @@ def test_an_error_of_one_text_is_its_own(
     assert max(together.sizes) == 3
 
 
+@pytest.mark.parametrize(("n_batch", "most"), [(1, 0), (2, 2), (3, 3)])
+def test_a_batch_with_fewer_tokens_than_texts(
+    n_batch: int, most: int, pair: tuple[Path, Path], together: Together
+) -> None:
+    dice, options = random.Random(7), {**OPTIONS, "n_batch": n_batch}
+    with load(pair[0], n_slots=1, schedule="off", **options) as alone, load(pair[0], **options) as engine:
+        texts = [Text(engine, some(dice, 10), max_tokens=12) for _ in range(4)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            assert text.wait() == list(alone.generate(text.request.prompt, **text.options).tokens)
+            assert text.error is None
+    assert max(together.sizes, default=0) == most
+
+
 def test_who_has_no_room_any_more_waits(pair: tuple[Path, Path], together: Together) -> None:
     """Three texts that become longer than was expected."""
     dice, options = random.Random(9), {**OPTIONS, "n_ctx": 400}

@@ -48,6 +48,27 @@ def test_what_is_written_is_read(path: Path, model: Model) -> None:
     assert path.stat().st_mode & 0o077 == 0, "texts are the user's own"
 
 
+def test_a_link_to_a_file_stays_one(path: Path, model: Model) -> None:
+    link = path.with_name("link.memory")
+    link.symlink_to(path)
+    MemoryFile(link, model).add([(4,)])
+    assert link.is_symlink()
+    assert MemoryFile(path, model).texts.tolist() == [*SAVED, END, 4]
+
+
+def test_nothing_is_written_through_what_lies_beside_the_file(path: Path, model: Model) -> None:
+    victim = path.with_name("victim")
+    victim.write_text("precious")
+    path.with_name(f".{path.name}.part").symlink_to(victim)
+    MemoryFile(path, model).add([(4,)])
+    assert victim.read_text() == "precious"
+
+
+def test_a_memory_has_a_name(model: Model) -> None:
+    with pytest.raises(ModelError, match="has no name"):
+        MemoryFile(Path(), model)
+
+
 def damaged(data: bytes) -> Iterator[bytes]:
     yield data[:5]
     yield data[:20]
