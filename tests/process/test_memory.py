@@ -94,6 +94,16 @@ def test_what_the_target_wrote_is_remembered_and_no_prompt(tmp_path: Path) -> No
     assert found == [token for text in (*first, *first) for token in (END, *text)]
 
 
+@pytest.mark.parametrize("option", [{"lookup": "off"}, {"schedule": "off"}])
+def test_a_memory_without_a_lookup_is_not_used(
+    option: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, model = tmp_path / "my.memory", tiny_llama(tmp_path / "tiny.gguf")
+    with duo.load(model, memory=str(path), n_ctx=256, **option) as engine:
+        engine.generate("a b c", max_tokens=4)
+    assert "the memory is not used: it needs the lookup, which is off" in caplog.messages
+
+
 def test_a_lead_has_a_file_only_for_one_key(tmp_path: Path) -> None:
     path, model = tmp_path / "ours.memory", tiny_llama(tmp_path / "tiny.gguf")
     with LeadProcess(model, "--memory", path, "--api-key", "sk-one") as lead:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from duo import Engine, load
+from duo import load
 from duo.config import ContextConfig, ModelConfig
 from duo.diagnose.measure import Meter
 from duo.errors import ModelError
@@ -23,6 +23,7 @@ from duo.llama.heads import check_pair
 from duo.llama.model import Model
 from duo.speculation.draft_estimates import DraftEstimates
 from tests.gguf_files import tiny_block, tiny_llama
+from tests.process.llama.test_heads import write, write_texts
 
 DEPTH = 0.02
 PROMPT = "the cat sat on the mat and the dog ran "
@@ -222,10 +223,6 @@ def test_the_shape_of_a_block(files: Files) -> None:
     assert [shape.top_k for shape in shapes.values()][-2:] == [6, 4]
 
 
-def write(engine: Engine, n: int = 64, prompt: str | list[int] = PROMPT, **options: Any) -> list[int]:
-    return [token for step in engine.stream(prompt, max_tokens=n, ignore_eos=True, **options) for token in step.tokens]
-
-
 @SAMPLED
 @pytest.mark.parametrize("schedule", ["sync", "auto"])
 @pytest.mark.parametrize("kind", VARIANTS)
@@ -275,25 +272,7 @@ def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
     dice = random.Random(kind)
     options = ALONE | {"n_ctx": 96, "exact": True}
     with load(files["target"], **options) as alone, load(files["target"], files[kind], **options) as engine:
-        text = [dice.randrange(3, 270) for _ in range(10)]
-        for _ in range(40):
-            text = text[: dice.choice([len(text), len(text), dice.randrange(1, len(text) + 1)])]
-            text = text[:80] + [dice.randrange(3, 270) for _ in range(dice.randrange(1, 12))]
-            n, n_taken = dice.choice([1, 5, 30, 200]), dice.choice([0, 2, 1000, 1000])
-            seeded = {"temperature": 0.9, "seed": dice.randrange(100)}
-            sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, seeded])
-            found = list[int]()
-            with closing(engine.stream(text, max_tokens=n, ignore_eos=True, **sampling)) as stream:
-                for step in stream:
-                    if len(found) >= n_taken:
-                        break
-                    found += step.tokens
-            expected = write(alone, n, text, **sampling)
-            assert found == expected[: len(found)]
-            assert len(found) == len(expected) or n_taken < 1000
-            assert engine.statistics is not None
-            assert engine.statistics.draft is None or engine.statistics.draft.error is None
-            text += found
+        write_texts(dice, alone, engine)
 
 
 def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

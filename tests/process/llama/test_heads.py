@@ -266,6 +266,29 @@ def write(engine: Engine, n: int = 64, prompt: str | list[int] = PROMPT, **optio
     return [token for step in engine.stream(prompt, max_tokens=n, ignore_eos=True, **options) for token in step.tokens]
 
 
+def write_texts(dice: random.Random, alone: Engine, engine: Engine) -> None:
+    """Prompts that continue or change earlier ones, texts that are given up, and full contexts: the texts are alike."""
+    text = [dice.randrange(3, 270) for _ in range(10)]
+    for _ in range(40):
+        text = text[: dice.choice([len(text), len(text), dice.randrange(1, len(text) + 1)])]
+        text = text[:80] + [dice.randrange(3, 270) for _ in range(dice.randrange(1, 12))]
+        n, n_taken = dice.choice([1, 5, 30, 200]), dice.choice([0, 2, 1000, 1000])
+        seeded = {"temperature": 0.9, "seed": dice.randrange(100)}
+        sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, seeded])
+        found = list[int]()
+        with closing(engine.stream(text, max_tokens=n, ignore_eos=True, **sampling)) as stream:
+            for step in stream:
+                if len(found) >= n_taken:
+                    break
+                found += step.tokens
+        expected = write(alone, n, text, **sampling)
+        assert found == expected[: len(found)]
+        assert len(found) == len(expected) or n_taken < 1000
+        assert engine.statistics is not None
+        assert engine.statistics.draft is None or engine.statistics.draft.error is None
+        text += found
+
+
 @SAMPLED
 @pytest.mark.parametrize("schedule", ["sync", "auto", "async"])
 @pytest.mark.parametrize("kind", ALL)
@@ -314,25 +337,7 @@ def test_whatever_happens_between_texts(files: Files, kind: str, schedule: str) 
     dice = random.Random(f"{kind} {schedule}")
     options: dict[str, Any] = ALONE | {"n_ctx": 96, "exact": kind != "qwen35"}
     with load(path, heads="off", **options) as alone, load(path, draft, schedule=schedule, **options) as engine:
-        text = [dice.randrange(3, 270) for _ in range(10)]
-        for _ in range(40):
-            text = text[: dice.choice([len(text), len(text), dice.randrange(1, len(text) + 1)])]
-            text = text[:80] + [dice.randrange(3, 270) for _ in range(dice.randrange(1, 12))]
-            n, n_taken = dice.choice([1, 5, 30, 200]), dice.choice([0, 2, 1000, 1000])
-            seeded = {"temperature": 0.9, "seed": dice.randrange(100)}
-            sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, seeded])
-            found = list[int]()
-            with closing(engine.stream(text, max_tokens=n, ignore_eos=True, **sampling)) as stream:
-                for step in stream:
-                    if len(found) >= n_taken:
-                        break
-                    found += step.tokens
-            expected = write(alone, n, text, **sampling)
-            assert found == expected[: len(found)]
-            assert len(found) == len(expected) or n_taken < 1000
-            assert engine.statistics is not None
-            assert engine.statistics.draft is None or engine.statistics.draft.error is None
-            text += found
+        write_texts(dice, alone, engine)
 
 
 @pytest.mark.parametrize("kind", ALL)
