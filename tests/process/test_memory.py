@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,6 +24,7 @@ from tests.serving import LeadProcess
 WRITER = """
 import sys
 from pathlib import Path
+from typing import Any
 from duo.config import ModelConfig
 from duo.llama.model import Model
 from duo.models import memory_file
@@ -96,7 +98,7 @@ def test_what_the_target_wrote_is_remembered_and_no_prompt(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("option", [{"lookup": "off"}, {"schedule": "off"}])
 def test_a_memory_without_a_lookup_is_not_used(
-    option: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    option: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, model = tmp_path / "my.memory", tiny_llama(tmp_path / "tiny.gguf")
     with duo.load(model, memory=str(path), n_ctx=256, **option) as engine:
