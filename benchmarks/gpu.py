@@ -21,6 +21,7 @@ from duo.errors import DuoError
 from duo.llama.model import ModelSize, model_size
 
 CPU, OFFLOAD, CONCURRENT, NO_BRANCHES = "CPU alone", "offload", "async", "async without branches"
+CHOSEN = "no schedule given"
 ON_CARD, BOTH_ON_CARD = "draft on the card", "draft and layers on the card"
 AUTO_ALONE, COLD, WARM = "no options, target alone", "no options, first run", "no options, later runs"
 SHARE = 0.3  # share of the targets ON_A_CARD that fits the card; the original's card held 24 GB of 75
@@ -29,6 +30,8 @@ BARS = (
     Bar(CONCURRENT, OFFLOAD, 1.75), Bar(f"{CONCURRENT}, draft on", NO_BRANCHES, 0.97), Bar(COLD, AUTO_ALONE, 0.96),
     Bar(WARM, AUTO_ALONE, 0.98), Bar(f"{CONCURRENT}, {ON_CARD}", f"{SPECULATIVE}, {ON_CARD}", 1.0),
     Bar(f"{CONCURRENT}, {BOTH_ON_CARD}", f"{SPECULATIVE}, {BOTH_ON_CARD}", 1.0),
+    Bar(f"{CHOSEN}, {ON_CARD}", f"{SPECULATIVE}, {ON_CARD}", 1.0),
+    Bar(f"{CHOSEN}, {BOTH_ON_CARD}", f"{SPECULATIVE}, {BOTH_ON_CARD}", 1.0),
 )  # fmt: skip
 
 
@@ -95,7 +98,9 @@ def contestants(setup: Setup) -> list[Contestant]:
         found |= {f"{OFFLOAD} {n}": f"-ngl {n} {ALONE}" for n in fitting.partial}
         placed[BOTH_ON_CARD] = f"-ngl {fitting.with_draft} -ngld all"
     for name, options in placed.items():
-        found |= {f"{way}, {name}": f"-md {{draft}} {options} {ALONE} --schedule {way}" for way in ("sync", CONCURRENT)}
+        own = f"-md {{draft}} {options} {ALONE}"
+        found |= {f"{way}, {name}": f"{own} --schedule {way}" for way in ("sync", CONCURRENT)}
+        found[f"{CHOSEN}, {name}"] = own
     found |= {AUTO_ALONE: f"{ALONE}{auto}", COLD: f"-md {{draft}} --no-profile{auto}", WARM: f"-md {{draft}}{auto}"}
     compared = [*commands(setup, found), *(each for name in placed for each in peers(setup, name, placed[name]))]
     return [replace(each, may_fail=each.name != CPU) for each in compared]

@@ -10,7 +10,7 @@
 #
 # PYTHON  interpreter with pip (default: python3); there, of the version for which the wheels are
 # WHEELS  here: pip's options for another version there, such as "--python-version 3.12 --platform linux_x86_64
-#         --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64"
+#         --platform manylinux_2_31_x86_64 --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64"
 # BACKEND cuda (default), vulkan or cpu, and ARCH: the compute capability without the dot (default: by nvidia-smi)
 # JOBS    number of parallel compile jobs (default: all cores)
 # CMAKE_ARGS  further build options
@@ -59,13 +59,18 @@ fill() {
 }
 
 install() {
+    local tool tools=()
     # Also after DIR has been filled again.
     if ! cmp -s "$here/duo.tar.xz" "$work/INSTALLED"; then
         mkdir -p "$work/duo"
         tar -xJf "$here/llama.cpp.tar.xz" -C "$work"
         tar -xJf "$here/duo.tar.xz" -C "$work/duo"
-        "$python" -m venv --clear "$work/venv"
-        "$work/venv/bin/pip" install --quiet --no-index --find-links "$here/wheels" duo-llm gguf cmake ninja
+        for tool in cmake ninja; do
+            command -v "$tool" >/dev/null || tools+=("$tool")
+        done
+        "$python" -m venv --clear --without-pip "$work/venv" # some systems have pip, but not ensurepip
+        "$python" -m pip --python "$work/venv/bin/python" install --quiet --no-index --find-links "$here/wheels" \
+            duo-llm gguf ${tools[@]+"${tools[@]}"}
         cp "$here/duo.tar.xz" "$work/INSTALLED"
     fi
     PATH=$work/venv/bin:$PATH:/usr/local/cuda/bin
