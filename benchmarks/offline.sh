@@ -97,7 +97,7 @@ build() {
         -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_CURL=OFF \
         -DLLAMA_OPENSSL=OFF "${flags[@]}" ${CMAKE_ARGS:-}
     rm -f "$work/BUILT"
-    timeout "${LIMIT:-280}" cmake --build "$work/cmake" --target llama mtmd llama-speculative-simple \
+    timeout "${LIMIT:-280}" cmake --build "$work/cmake" --target llama llama-speculative-simple \
         --parallel "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" || status=$?
     ((status != 124)) || fail "the build is not complete: run this step again"
     ((status == 0)) || exit "$status"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -128,35 +128,38 @@ def _load(
     with ExitStack() as stack:
         if config.back_port is not None:
             drafts = _listen(config, config.back_port, stack)
-        target_config, draft_config = _find(names, config, show)
-        configs = [one for one in (target_config, draft_config) if one is not None]
+        target_config, draft_config, beside = _find(names, config, show)
+        configs = [one for one in (target_config, draft_config, beside) if one is not None]
         here = [one for one in configs if one is target_config or not one.rpc_servers]
         _check_weights(here)
-        models = [stack.enter_context(closing(load_model(one, show))) for one in here]
-        target, draft = models[0], models[1] if len(models) > 1 else None
+        target, *others = (stack.enter_context(closing(load_model(one, show))) for one in here)
+        block = others.pop() if beside is not None else None
+        draft = others[0] if others else None
         if target.head_kind:
             why = "it is a draft, for the model that it was made for"
             raise ModelError(f"{target.path}: {named(target.head_kind)}: {why}")
         translation = None
         if draft is not None and draft.head_kind:
-            try:
+            if names[1] is not None:
                 check_pair(target, draft)
-            except ModelError as error:
-                if names[1] is not None:
-                    raise
-                log.warning("%s is not used: %s", draft.path, error)
-                draft = draft_config = None
+            draft = _fitting(target, draft)
         elif draft is not None and _differs(target, draft):
             translation = Translation(target, draft)
         elif draft_config is None and target.has_mtp:
             draft = _mtp(target)
-        has_layer = target.has_mtp and draft not in (None, target) and _mtp(target) is not None
-        profiles = _profiles(config, target_config, draft_config, uses_mtp=draft is target or has_layer)
-        if draft_config is not None and draft is None:  # on RPC servers
+        head = _mtp(target) if target.has_mtp and draft not in (None, target) else None
+        if head is None and block is not None:
+            head = _fitting(target, block)
+        drafting = {LAYER if one is target else one.path.stem: one.config for one in (draft, head) if one is not None}
+        remote = draft_config if draft_config is not None and draft_config.rpc_servers else None
+        if remote is not None:
+            drafting[remote.path.stem] = remote
+        profiles = _profiles(config, target_config, drafting)
+        if remote is not None:
             drafts = drafts or RemoteDrafts()
-            drafts.on_ready = stack.enter_context(_own_worker(config, draft_config, target, drafts)).start
+            drafts.on_ready = stack.enter_context(_own_worker(config, remote, target, drafts)).start
             drafts.restore(profiles)
-        slot = ModelPair(target, draft, config, drafts, profiles, translation, uses_layer=has_layer)
+        slot = ModelPair(target, draft, config, drafts, profiles, translation, head=head)
         if config.memory not in (None, "off"):
             slot.memories = Memories(KeptMemory(MemoryFile(Path(config.memory), target)))
             if slot.lookup is None or config.schedule == "off":
@@ -183,10 +186,11 @@ def _listen(config: EngineConfig, port: int, stack: ExitStack) -> RemoteDrafts:
 
 def _find(
     names: tuple[ModelName, ModelName | None], config: EngineConfig, show: Show
-) -> tuple[ModelConfig, ModelConfig | None]:
-    """Find the files, downloading them if necessary, and place their layers."""
+) -> tuple[ModelConfig, ModelConfig | None, ModelConfig | None]:
+    """The target, its draft, and a block draft beside both: downloaded if necessary, and with their layers placed."""
     name, draft_name = names
     draft_path: Path | None = None
+    block_path: Path | None = None
     if name == DEMO:
         if draft_name is not None:
             raise UsageError("the demo pair includes its own draft: name a target to use with this one")
@@ -198,17 +202,20 @@ def _find(
                 check_gguf(Path(local))  # before anything is downloaded
         remote = config.rpc_servers or config.draft_rpc_servers or config.back_port is not None
         takes_block = "off" not in (config.heads, config.schedule) and config.draft_n_max != 0 and not remote
-        takes_block = takes_block and draft_name is None
         path = find_model(name, offline=config.offline, with_block=takes_block)
         draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
-        if takes_block:
-            draft_path = _block_beside(path)
+        block_path = _block_beside(path) if takes_block else None
+        if draft_path is None:
+            draft_path, block_path = block_path, None
     has_head = draft_path is not None and bool(head_kind(GgufHeader(draft_path)))
     target = config.target_model(path, has_draft=draft_path is not None, has_head=has_head)
     draft = config.draft_model(draft_path) if draft_path is not None else None
     for part in [*target.shards, *(draft.shards if draft is not None else ())]:
         check_gguf(part)
-    return fit(target, draft, expected_context(config))
+    target, draft = fit(target, draft, expected_context(config))
+    if block_path is None or draft is None or has_head:
+        return target, draft, None
+    return target, draft, replace(draft, path=block_path, overrides=())
 
 
 def _block_beside(path: Path) -> Path | None:
@@ -238,10 +245,8 @@ def _own_worker(config: EngineConfig, draft: ModelConfig, target: Model, drafts:
     return OwnWorker(name, WorkerPlan("", draft, context, vocabulary, config.warmup), drafts)
 
 
-def _profiles(config: EngineConfig, target: ModelConfig, draft: ModelConfig | None, *, uses_mtp: bool) -> Profiles:
+def _profiles(config: EngineConfig, target: ModelConfig, drafts: Mapping[str, ModelConfig]) -> Profiles:
     """The profiles of the target and its drafts; none if they are disabled or there is no config directory."""
-    drafts = {draft.path.stem: draft} if draft is not None else {}
-    drafts |= {LAYER: target} if uses_mtp else {}
     if not config.profile or (not drafts and config.lookup == "off"):
         return Profiles()
     try:
@@ -270,6 +275,16 @@ def _differs(target: Model, draft: Model) -> bool:
         better = family.advice if family is not None else _BETTER
         log.info("%s drafts for %s through the text: %s. %s", draft.path.name, target.path.name, difference, better)
     return difference is not None
+
+
+def _fitting(target: Model, head: Model) -> Model | None:
+    """The head, if it was made for the target."""
+    try:
+        check_pair(target, head)
+    except ModelError as error:
+        log.warning("%s is not used: %s", head.path, error)
+        return None
+    return head
 
 
 def _mtp(target: Model) -> Model | None:

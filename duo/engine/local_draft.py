@@ -17,7 +17,6 @@ from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.llama.block import BlockContext
-from duo.llama.heads import HeadContext
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Candidate, Probe, Proposal
@@ -185,8 +184,7 @@ class LocalDraft(AsyncDraft):
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""
         assert self._drafter is not None
-        is_layer = isinstance(self._context, HeadContext) and self._context.is_layer
-        n_most = self.threads.target if is_layer else max(self.threads.draft)
+        n_most = self.threads.target if self.estimates.in_turns else max(self.threads.draft)
         self._context.set_threads(min(self.estimates.n_threads, n_most), self.threads.target)
         try:
             act(self._drafter)

@@ -58,11 +58,11 @@ class ModelPair:
         profiles: Profiles | None = None,
         translation: Translation | None = None,
         *,
-        uses_layer: bool = False,
+        head: Model | None = None,
     ) -> None:
         """`draft`: also the target itself, for its MTP layer. `profiles`: of this pair. Raises UsageError.
 
-        `translation`: if the vocabularies differ. `uses_layer`: the target's MTP layer drafts, too, beside the draft.
+        `translation`: if the vocabularies differ. `head`: drafts in turns, beside the draft; as for `draft`.
         """
         self.profiles = profiles or Profiles()
         self.target = target
@@ -93,8 +93,9 @@ class ModelPair:
         self.memories = Memories()
         self.controller = Controller(self.drafting.n_most if looks_up else 0)
         self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
-        has_layer = uses_layer and Schedule.SYNC in schedules_of(self.drafting)
-        self.layer = self.new_estimates(self.controller.target, self.drafting, is_layer=True) if has_layer else None
+        self.head_model = head if Schedule.SYNC in schedules_of(self.drafting) else None
+        has_head = self.head_model is not None
+        self.head = self.new_estimates(self.controller.target, self.drafting, beside=True) if has_head else None
         self.controller.known |= {draft.name: draft for draft in self._estimates}
         self.profiles.restore(self.controller, self._estimates)
         n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
@@ -102,7 +103,7 @@ class ModelPair:
             n_busiest = max(n_busiest, sum(self.threads.concurrent))
         self.recorder = ProfileRecorder(self.controller, self._estimates, n_busiest)
         self.draft: LocalDraft | None = None  # once there are contexts,
-        self._layer_draft: LocalDraft | None = None  # and the MTP layer of the target beside it
+        self._head_draft: LocalDraft | None = None  # and the head beside it
         self.n_together = n_shared(target, draft, config)  # texts that may be written together
         self.n_ctx = self.n_cells = 0  # of the contexts, and for all these texts; 0: not made yet
         self.is_usable = False  # whether there are contexts, and llama.cpp has not failed with them
@@ -127,24 +128,24 @@ class ModelPair:
         while self._contexts:
             self._contexts.pop(0).close()
 
-    def new_estimates(self, target: TargetCosts, drafting: DraftConfig, *, is_layer: bool = False) -> DraftEstimates:
-        """What will be known of the local draft with these limits, or of the MTP layer of the target beside it."""
-        model, is_head = self.target if is_layer else self.draft_model, self.uses_head or is_layer
+    def new_estimates(self, target: TargetCosts, drafting: DraftConfig, *, beside: bool = False) -> DraftEstimates:
+        """What will be known of the local draft with these limits, or of the head `beside` it."""
+        model, is_head = self.head_model if beside else self.draft_model, self.uses_head or beside
         drafting, more = head_limits(model, drafting) if is_head and model is not None else (drafting, {})
         return estimates_for(
             target,
-            drafting if self.n_branches and not is_layer else replace(drafting, branches=0),
-            (self.threads.target,) if is_layer else self.threads.draft,
+            drafting if self.n_branches and not beside else replace(drafting, branches=0),
+            (self.threads.target,) if beside else self.threads.draft,
             name=LAYER if model is None or model is self.target else model.path.stem,
-            separate_devices=self.threads.separate_devices and not is_layer,
+            separate_devices=self.threads.separate_devices and not beside,
             aborts=model is None or model.places == {CPU},
-            in_turns=self.in_turns or is_layer,
+            in_turns=self.in_turns or beside,
             **more,
         )
 
     @property
     def _estimates(self) -> list[DraftEstimates]:
-        return [each for each in (self.estimates, self.layer) if each is not None]
+        return [each for each in (self.estimates, self.head) if each is not None]
 
     def new_draft(self, estimates: DraftEstimates) -> LocalDraft:
         """The local draft with other limits; its context must have been made by reserve()."""
@@ -153,7 +154,7 @@ class ModelPair:
 
     def proposers(self, *, drafts: bool = True, lookup: bool = True, remote: bool = True) -> Proposers:
         """What may propose candidates for a text: the local `drafts`, its own tokens, and `remote` drafts."""
-        found = [draft for draft in (self.draft, self._layer_draft) if draft is not None and drafts]
+        found = [draft for draft in (self.draft, self._head_draft) if draft is not None and drafts]
         others = self.memories.proposers(self.lookup, self.drafting.n_most) if lookup else []
         connected = self.remote if remote else None
         if not found and not others and connected is None:
@@ -216,8 +217,9 @@ class ModelPair:
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
-        has_layer = n_max and self.layer is not None
-        head = head_context(self.target, self.config, threads, target) if has_layer else None
+        head = None
+        if n_max and self.head_model is not None:
+            head = head_context(self.head_model, self.config, threads, target)
         self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
             with self.recorder.watching():
@@ -229,9 +231,9 @@ class ModelPair:
         self.target_cache = Cache(target, exact=self.config.exact)
         self.draft_cache = Cache(draft) if draft is not None else None
         self.draft = self.new_draft(self.estimates) if draft is not None and self.estimates is not None else None
-        self._layer_draft = None
-        if head is not None and self.layer is not None:
-            self._layer_draft = LocalDraft(Cache(head), self.layer, is_head=True)
+        self._head_draft = None
+        if head is not None and self.head is not None:
+            self._head_draft = LocalDraft(Cache(head), self.head, is_head=True)
         self.is_largest = n_predict < 0 or (self.is_largest and n_ctx == self.n_ctx)
         self.n_ctx, self.n_cells, self.is_usable = n_ctx, target.n_cells, True
         return seconds
@@ -251,7 +253,7 @@ class ModelPair:
             self.controller.use_cores(self.cores.limit)
             own = replace(threads, draft=(threads.target,))
             of_draft = draft, self.draft_model, self.estimates, threads
-            for context, model, estimates, used in (of_draft, (head, self.target, self.layer, own)):
+            for context, model, estimates, used in (of_draft, (head, self.head_model, self.head, own)):
                 if context is not None and model is not None and estimates is not None:
                     estimates.costs.use_cores(self.cores.limit)
                     warm_up(context, model, 2)
@@ -315,7 +317,7 @@ class ModelPair:
     @property
     def caches(self) -> list[Cache]:
         """The target's, and those of local drafts."""
-        of_drafts = [draft.cache for draft in (self.draft, self._layer_draft) if draft is not None]
+        of_drafts = [draft.cache for draft in (self.draft, self._head_draft) if draft is not None]
         return [*([self.target_cache] if self.target_cache is not None else []), *of_drafts]
 
     def attach(self, remote: ConnectedDrafts) -> None:

@@ -94,7 +94,6 @@ class HeadContext(Context):
         self._call = functions()
         super().__init__(model, config, ctx_other=target.pointer, n_rs_seq=0, **more)
         self.n_rollback = None  # the layers of a head have attention only
-        self.is_layer = model is target.model
         self._target, self._n_accepted, self._n_real = target, 0, 0
         self._n_outputs_max = config.n_outputs_max
         self.rows = HiddenRows(target, layers)

@@ -22,6 +22,7 @@ from duo.llama.gguf_header import GgufHeader, check_text_model
 from duo.llama.heads import check_pair
 from duo.llama.model import Model
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import Schedule
 from tests.gguf_files import tiny_block, tiny_llama
 from tests.process.llama.test_heads import write, write_texts
 
@@ -286,6 +287,7 @@ def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, cap
             assert engine.slot.draft_model is None
     with load(path, files["DFlash"], **ALONE) as engine:
         assert engine.slot.draft_name == files["DFlash"].name
+        assert engine.slot.head is None
     tiny_block(draft, layers=(9,))
     with load(path, **ALONE) as engine:
         assert engine.slot.draft_model is None
@@ -294,6 +296,42 @@ def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, cap
     with load(path, **ALONE) as engine:
         assert engine.slot.draft_model is None
     assert "an unknown variant: dflash.flow_steps" in caplog.text
+
+
+@SAMPLED
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_a_draft_model_a_block_draft_and_the_lookup_in_one_text(
+    files: Files, tmp_path: Path, kind: str, sampling: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All are tried, each is right sometimes, and the text is the same."""
+    path = Path(shutil.copy(files["target"], tmp_path / "tiny-Q8_0.gguf"))
+    block = Path(shutil.copy(files[kind], tmp_path / "dspark-tiny.gguf"))
+    draft = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH)
+    options = ALONE | {"exact": True}
+    with load(path, heads="off", **options) as alone:
+        expected = write(alone, 400, **sampling)
+    with load(path, draft, **options) as engine:
+        assert not engine.slot.uses_head
+        known = engine.slot.controller.known
+        for first, second in (("draft", "dspark-tiny"), ("dspark-tiny", "draft")):
+            known[first].schedules, known[second].schedules = (Schedule.SYNC,), (Schedule.OFF,)
+            assert write(engine, 400, **sampling) == expected
+            statistics = engine.statistics
+            assert statistics is not None
+            assert statistics.draft is not None
+            assert statistics.draft.accepted
+            assert statistics.draft.error is None
+        for estimates in known.values():  # whichever of the two pays
+            estimates.schedules = (Schedule.SYNC, Schedule.OFF)
+        assert write(engine, 400, **sampling) == expected
+    for how in ({"heads": "off"}, {"schedule": "async"}):
+        with load(path, draft, **options | how) as engine:
+            assert engine.slot.head is None
+    tiny_block(block, layers=(9,))
+    with load(path, draft, **options) as engine:
+        assert engine.slot.head is None
+        assert write(engine, 50, **sampling) == expected[:50]
+    assert "reads layers 9" in caplog.text
 
 
 def test_tune_scores_places_of_blocks(pair: tuple[Context, BlockContext]) -> None:

@@ -319,14 +319,14 @@ def test_an_mtp_layer_and_a_draft_and_the_lookup_in_one_text(tmp_path: Path, sam
         expected = write(alone, 400, **sampling)
     with load(target, draft, **options) as engine:
         slot = engine.slot
-        assert slot.layer is not None
+        assert slot.head is not None
         assert not slot.uses_head
         for _ in range(3):
             assert write(engine, 400, **sampling) == expected
         assert [*slot.controller.known] == ["draft", "MTP layer"]
         assert any(estimates.acceptance.n_scored for estimates in slot.controller.known.values())
     with load(target, draft, heads="off", **options) as engine:
-        assert engine.slot.layer is None
+        assert engine.slot.head is None
 
 
 @pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
