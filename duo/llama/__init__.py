@@ -1,6 +1,13 @@
 """llama.cpp, through llama_cpp: the only package that imports it."""
 
+import ctypes
 import os
+from contextlib import suppress
+
+# A library for CUDA defines much of libstdc++ itself. Unless the system's comes before all others, the process crashed
+# when a model was loaded (CUDA 13, GCC 13, llama-cpp-python 0.3.36).
+with suppress(OSError):
+    ctypes.CDLL("libstdc++.so.6", ctypes.RTLD_GLOBAL)
 
 
 def spin_briefly() -> None:

@@ -44,3 +44,10 @@ def test_in_an_archive_the_program_is_duo(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(BusyError, match="not known where"):
         child_command("duo.remote.process")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another library of C++")
+def test_the_library_of_cpp_comes_before_those_of_llama_cpp() -> None:
+    code = "import ctypes, duo.llama, sys; print(hasattr(ctypes.CDLL(None), '_ZSt4cout'), 'llama_cpp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
