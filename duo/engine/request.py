@@ -141,7 +141,7 @@ class Request:
     n_turn: int = 0  # tokens since its turn began,
     n_written: int = 0  # and of the text
     n_steps: int = 0  # of the text, and the texts that each was made for, added up
-    n_shared: int = 0
+    n_texts: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cost(self, n_most: int) -> float:

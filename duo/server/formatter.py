@@ -130,7 +130,7 @@ class Formatter:
         found = text.metrics.statistics()
         names = {"draft": found.draft, "lookup": found.lookup}
         counts: Json = {f"{name}_n_accepted": source.accepted for name, source in names.items() if source is not None}
-        counts["texts"] = round(text.n_shared / max(1, text.n_steps), 2)
+        counts["texts"] = round(text.n_texts / max(1, text.n_steps), 2)
         return {"duo": {"tokens_by_schedule": found.generation.tokens_by_schedule, **counts}}
 
     @property
