@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duo.server.lead_server import Lead
-from tests.browser.browsing import Visits, answer, ask, goes_on, send, text_of
+from tests.browser.browsing import SLOW, Visits, answer, ask, goes_on, send, text_of
 from tests.browser.conftest import slow_lead
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import BackProcess, LeadProcess
@@ -67,6 +67,26 @@ def test_a_back_joins_and_is_killed_while_text_streams(
     expect(page.locator("#queue")).to_contain_text("0 running")
     for name in ("rate", "ratio"):
         expect(page.locator(f"#{name}")).to_have_text("–")
+
+
+def test_texts_that_are_written_together_have_a_lane_each(visit: Visits, demo_pair: tuple[Path, Path]) -> None:
+    with LeadProcess(demo_pair[1], "-c", "2048", "--ignore-eos", before=SLOW) as lead:
+        one, other = visit(lead.url), visit(lead.url)
+        send(one, "Tell me of the sea.")
+        expect(one.locator("#lanes-text")).to_have_text(re.compile("^Computing: target"))
+        low = one.locator("#lanes").bounding_box()["height"]
+        send(other, "What is a lighthouse?")
+        for page, number in ((one, 2), (other, 1)):
+            pattern = rf"^Computing: this chat \d+ %, text {number} \d+ % of the time\.$"
+            expect(page.locator("#lanes-text")).to_have_text(re.compile(pattern))
+            expect(page.locator("#queue")).to_contain_text("2 running")
+            assert page.locator("#lanes").bounding_box()["height"] == 2 * low
+            assert page.locator("#lanes").evaluate(DRAWN) > 0
+        other.get_by_role("button", name="Stop").click()
+        one.get_by_role("button", name="Stop").click()
+        assert "lighthouse" not in one.content()
+        ask(other, "And the sea?")  # later than both
+        expect(other.locator("#lanes-text")).to_have_text(re.compile("^Computing: target"))
 
 
 def test_a_closed_panel_asks_for_nothing(visit: Visits, url: str, slot: ScriptedSlot) -> None:
