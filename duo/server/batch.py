@@ -117,7 +117,7 @@ class Batch:
         self._engine = engine
         self._service = GenerationService(RemoteDrafts(), 2 * MAX_SLOW, None, lambda _: None, lambda _: None)
         self._service.loaded = engine
-        endpoints = Endpoints(self._service, RequestWork(), defaults, random_seed)
+        endpoints = Endpoints(self._service, RequestWork(logs=False), defaults, random_seed)
         self._app = Starlette(routes=endpoints.routes(), exception_handlers=HANDLERS)
 
     def stop(self) -> None:

@@ -1,6 +1,5 @@
 """`duo batch`: answers a file of requests in OpenAI's batch format."""
 
-import logging
 from collections.abc import Sequence
 
 from duo.cli.commands.options import BatchOptions
@@ -26,7 +25,6 @@ def batch(options: BatchOptions) -> int:
         requests, faults = read_requests(path)
         if output.exists() and output.samefile(path):
             raise UsageError(f"-o {output}: these are the requests: name another file")
-    logging.getLogger("duo.server").setLevel(logging.ERROR)  # the answers tell what it warns of
     for fault in faults:
         warn(f"{fault}: left out")
     with blame("-o", output), AnswerFile(output) as answers:
