@@ -26,6 +26,7 @@ DRAWN = """canvas => {
     for (let i = 0; i < data.length; i += 4) n += colour.every((value, k) => data[i + k] === value);
     return n;
 }"""  # pixels of the target's spans
+HEIGHT = "canvas => canvas.clientHeight"
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +75,13 @@ def test_texts_that_are_written_together_have_a_lane_each(visit: Visits, demo_pa
         one, other = visit(lead.url), visit(lead.url)
         send(one, "Tell me of the sea.")
         expect(one.locator("#lanes-text")).to_have_text(re.compile("^Computing: target"))
-        low = one.locator("#lanes").bounding_box()["height"]
+        low = one.locator("#lanes").evaluate(HEIGHT)
         send(other, "What is a lighthouse?")
         for page, number in ((one, 2), (other, 1)):
             pattern = rf"^Computing: this chat \d+ %, text {number} \d+ % of the time\.$"
             expect(page.locator("#lanes-text")).to_have_text(re.compile(pattern))
             expect(page.locator("#queue")).to_contain_text("2 running")
-            assert page.locator("#lanes").bounding_box()["height"] == 2 * low
+            assert page.locator("#lanes").evaluate(HEIGHT) == 2 * low
             assert page.locator("#lanes").evaluate(DRAWN) > 0
         other.get_by_role("button", name="Stop").click()
         one.get_by_role("button", name="Stop").click()

@@ -78,7 +78,7 @@ def test_each_api_answers_and_what_is_wrong_is_told(started: Callable[..., list[
         line("unknown", "/v1/nothing"),
         line("embeddings", "/v1/embeddings", input="Once"),
         line("number", "/v1/completions", prompt="Once", max_tokens="many"),
-        line("stream", "/v1/chat/completions", messages=[], stream=True),
+        line("stream", "/v1/completions", prompt="Once", max_tokens=2, stream=True),
         line("named", "/v1/completions", model="gpt-5", prompt="Once", max_tokens=2),
     ]
     requests = written(tmp_path / "requests.jsonl", lines)
