@@ -52,7 +52,7 @@ def endless_loading() -> None:
 
 
 def _before_target_decodes(act: Callable[[], None], patch: Patch = setattr) -> None:
-    decode = Context.decode
+    decode, decode_parts = Context.decode, Context.decode_parts
     drafts = WeakSet[Context]()  # a sequential draft decodes on the target's thread, too
 
     def make(*arguments: Any) -> Context | None:
@@ -65,5 +65,10 @@ def _before_target_decodes(act: Callable[[], None], patch: Patch = setattr) -> N
             act()
         return decode(self, tokens, n_rows)
 
+    def decode_parts_later(self: Context, parts: Any) -> Any:
+        act()
+        return decode_parts(self, parts)
+
     patch(model_pair, "draft_context", make)
     patch(Context, "decode", decode_later)
+    patch(Context, "decode_parts", decode_parts_later)

@@ -24,7 +24,7 @@ from duo.errors import DeviceError, DuoError, UsageError
 from duo.llama import spin_briefly
 
 COMPLETE = "_DUO_COMPLETE"  # source_bash: print the completion script of bash; complete_bash: print completions
-EPILOG = "Defaults depend on the machine and the models. The text goes to stdout, everything else to stderr."
+EPILOG = "Defaults depend on the machine and the models. Only the text goes to stdout."
 _TYPES: Mapping[str, Any] = {"bool": bool, "Path": Path, "list[str]": list[str], "list[Path]": list[Path]}
 _MAX_SHOWN = 10**6  # a bound beyond it says nothing
 

@@ -36,7 +36,7 @@ _WIDE = 100  # columns that the table of Typer's help needs
 _MAIN = {
     "Models": "-m -md -hf -hfd", "Text": "-p -f -n --chat --temp", "Speed": "--draft -ngl",
     "Output": "-v -h --help-all", "Begin": "demo list chat memory", "Measure": "tune bench check plan doctor",
-    "Serve": "lead back rpc-server",
+    "Serve": "lead batch back rpc-server",
 }  # fmt: skip
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
 

@@ -135,7 +135,8 @@ class GenerationOptions:
     color: str = option(
         "auto", "--color", "Output",
         "Show accepted tokens in green (of the draft) or cyan (of the lookup), and every other step in bold.",
-        who=TEXTS, choices=("auto", "always", "never"), spellings=switch("auto", "always", "never") | {"": "auto"})
+        who="duo chat lead", choices=("auto", "always", "never"),
+        spellings=switch("auto", "always", "never") | {"": "auto"})
     # fmt: on
 
     def config(self, *, escape: bool = True) -> GenerationConfig:

@@ -256,10 +256,11 @@ class EngineConfig:
         "Number of texts that are written together, and of conversations whose KV caches are kept; a request continues "
         "the one that it has most in common with. With --exact, and by models whose state cannot be rolled back, texts "
         "are written one at a time.",
-        who="lead", spellings={"-1": None}, bounds=Bounds(1, 256, "each may take as much memory as the context"))
+        who="lead batch", spellings={"-1": None}, bounds=Bounds(1, 256, "each may take as much memory as the context"))
     cache_ram: int = option(
         8192, "-cram --cache-ram MIB $LLAMA_ARG_CACHE_RAM", "Context",
-        "Most memory for conversations that are kept beside the context's, in MiB; -1: no limit.", who="lead",
+        "Most memory for conversations that are kept beside the context's, in MiB; -1: no limit.",
+        who="lead batch",
         bounds=Bounds(-1, 2**24, "more than any machine has"))
     turn_tokens: int = option(
         64, "--turn-tokens N", "Context",

@@ -14,7 +14,7 @@ PANELS = (
     "Threads", "Devices", "Context", "Output", "",
 )  # fmt: skip
 
-TEXTS = "duo chat lead"  # the commands that generate what the user asks for
+TEXTS = "duo chat lead batch"  # the commands that generate what the user asks for
 MAX_INT = 2**31 - 1
 
 T = TypeVar("T")

@@ -140,6 +140,8 @@ class Request:
     n_pauses: int = 0  # in which other texts were written
     n_turn: int = 0  # tokens since its turn began,
     n_written: int = 0  # and of the text
+    n_steps: int = 0  # of the text, and the texts that each was made for, added up
+    n_texts: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cost(self, n_most: int) -> float:

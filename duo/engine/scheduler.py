@@ -46,6 +46,8 @@ class Scheduler(RequestQueue):
         request.put(step)
         request.n_turn += len(step.tokens)
         request.n_written += len(step.tokens)
+        request.n_steps += 1
+        request.n_texts += len(self._running)
 
     def _joining(self, texts: Sequence[Request]) -> Request | None:
         """The request whose turn is next, if its text can be written together with `texts`, for which there is room."""

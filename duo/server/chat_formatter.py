@@ -121,7 +121,7 @@ class ChatFormatter(Formatter):
             chunk = self._chunk({"reasoning_content" if part.is_reasoning else "content": part.text})
         if self._marks:
             sources = [("target" if one is None else one.value, n) for one, n in self._origins.runs(part)]
-            chunk["duo"] = {"tokens": self._n_tokens, "sources": sources}
+            chunk["duo"] = {"id": self.text.number, "tokens": self._n_tokens, "sources": sources}
             self._n_tokens = 0
         return chunk
 

@@ -15,7 +15,7 @@ from duo.engine.request import AS_USUAL, Request
 from duo.engine.statistics import CONTEXT_FULL, LIMIT
 from duo.errors import ApiError
 from duo.llama.model import Model
-from duo.server.api import TextBody
+from duo.server.api import DuoOptions, TextBody
 from duo.server.requests import openai_error
 from duo.speculation.types import Step, TokenLogprobs
 
@@ -123,12 +123,14 @@ class Formatter:
 
     @property
     def used(self) -> Json:
-        """What was used to draft, for a request that says how."""
-        if self.text.drafting == AS_USUAL:
+        """How the text was written, for a request that says how to draft it, or has an object `duo`."""
+        text = self.text
+        if text.drafting == AS_USUAL and not isinstance(self.options.duo, DuoOptions):
             return {}
-        found = self.text.metrics.statistics()
+        found = text.metrics.statistics()
         names = {"draft": found.draft, "lookup": found.lookup}
-        counts = {f"{name}_n_accepted": source.accepted for name, source in names.items() if source is not None}
+        counts: Json = {f"{name}_n_accepted": source.accepted for name, source in names.items() if source is not None}
+        counts["texts"] = round(text.n_texts / max(1, text.n_steps), 2)
         return {"duo": {"tokens_by_schedule": found.generation.tokens_by_schedule, **counts}}
 
     @property

@@ -73,7 +73,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 class RequestWork:
     """Processes requests on other threads: slow ones one after the other, so that they do not delay the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, logs: bool = True) -> None:
+        """`logs`: whether hints for clients are logged, too."""
+        self._logs = logs
         self._one = anyio.CapacityLimiter(1)
         self.n_slow = 0
         self._logged: set[str] = set()  # hints, each once and few, so that no client fills the log
@@ -121,7 +123,7 @@ class RequestWork:
 
     def _log(self, hints: Iterable[str]) -> None:
         for hint in hints:
-            if hint not in self._logged and len(self._logged) < _MAX_COMPARED:
+            if self._logs and hint not in self._logged and len(self._logged) < _MAX_COMPARED:
                 self._logged.add(hint)
                 log.warning("a client sent an %s", hint)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duo.server.lead_server import Lead
-from tests.browser.browsing import Visits, answer, ask, goes_on, send, text_of
+from tests.browser.browsing import SLOW, Visits, answer, ask, goes_on, send, text_of
 from tests.browser.conftest import slow_lead
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import BackProcess, LeadProcess
@@ -26,6 +26,7 @@ DRAWN = """canvas => {
     for (let i = 0; i < data.length; i += 4) n += colour.every((value, k) => data[i + k] === value);
     return n;
 }"""  # pixels of the target's spans
+HEIGHT = "canvas => canvas.clientHeight"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,26 @@ def test_a_back_joins_and_is_killed_while_text_streams(
     expect(page.locator("#queue")).to_contain_text("0 running")
     for name in ("rate", "ratio"):
         expect(page.locator(f"#{name}")).to_have_text("–")
+
+
+def test_texts_that_are_written_together_have_a_lane_each(visit: Visits, demo_pair: tuple[Path, Path]) -> None:
+    with LeadProcess(demo_pair[1], "-c", "2048", "--ignore-eos", "--lookup", "off", before=SLOW) as lead:
+        one, other = visit(lead.url), visit(lead.url)
+        send(one, "Tell me of the sea.")
+        expect(one.locator("#lanes-text")).to_have_text(re.compile("^Computing: target"))
+        low = one.locator("#lanes").evaluate(HEIGHT)
+        send(other, "What happened in 1789?")
+        for page, number in ((one, 2), (other, 1)):
+            pattern = rf"^Computing: this chat \d+ %, text {number} \d+ % of the time\.$"
+            expect(page.locator("#lanes-text")).to_have_text(re.compile(pattern))
+            expect(page.locator("#queue")).to_contain_text("2 running")
+            assert page.locator("#lanes").evaluate(HEIGHT) == 2 * low
+            assert page.locator("#lanes").evaluate(DRAWN) > 0
+        other.get_by_role("button", name="Stop").click()
+        one.get_by_role("button", name="Stop").click()
+        assert "What happened" not in one.content()
+        send(other, "And before?")  # alone
+        expect(other.locator("#lanes-text")).to_have_text(re.compile("^Computing: target"))
 
 
 def test_a_closed_panel_asks_for_nothing(visit: Visits, url: str, slot: ScriptedSlot) -> None:

@@ -82,6 +82,7 @@ def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
         "prompt.txt": "Once upon a time",
         "notes.txt": "Once upon a time",
         "keys": "sk-1\n",
+        "requests.jsonl": '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"the"}}\n',
         "token": "secret\n",
         "machine.json": machine,
     }

@@ -46,6 +46,7 @@ def beginnings(duo: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """A command line of each command that ends soon; what is added may override a part of it."""
     folder = tmp_path_factory.mktemp("models")
     target, draft = tiny_llama(folder / "target.gguf"), tiny_llama(folder / "draft.gguf", seed=1)
+    (folder / "requests.jsonl").write_text('{"custom_id": "a", "method": "POST", "url": "/completion", "body": {}}\n')
     pair, missing = ["-m", str(target), "-md", str(draft), "-t", "1", "-td", "1"], ["-m", str(folder / "missing.gguf")]
     found = {
         "": [*pair, "-p", "the cat", "-n", "4"],
@@ -54,6 +55,7 @@ def beginnings(duo: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "bench": ["bench", *missing, "-md", str(draft), "--peers", "none"],
         "lead": ["lead", *missing, "--port", "0"],
         "back": ["back", *missing],
+        "batch": ["batch", str(folder / "requests.jsonl"), "-o", str(folder / "answers.jsonl"), *missing],
         "memory": ["memory", "build", str(folder / "memory"), str(folder / "missing.txt"), *missing],
         "rpc-server": ["rpc-server", "-d", "none"],
         "chat": ["chat"],  # standard input is empty

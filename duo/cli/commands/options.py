@@ -124,6 +124,18 @@ class LeadOptions(GenerationOptions, EngineOptions):
 
 
 @dataclass(frozen=True)
+class BatchOptions(GenerationOptions, EngineOptions):
+    """The options of `duo batch`: those of a run as defaults for requests."""
+
+    requests: Path | None = option(
+        None, "REQUESTS", "", "File of requests: a JSON object with custom_id, method, url and body in each line.")
+    output: Path | None = option(
+        None, "-o --output FILE", "Main options",
+        "File for the answers, one in each line. Those that it has are kept, and not asked for again.")
+    engine: EngineConfig = EngineConfig(turn_tokens=0)  # no client waits
+
+
+@dataclass(frozen=True)
 class BackConfig(EngineConfig):
     """How the draft of `duo back` decodes: the only model of its process."""
 

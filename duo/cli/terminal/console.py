@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duo.cli.options import LogOptions
 
 _DELAY_S = 2.0  # before a progress bar is shown
+_SPEED_S = 600.0  # of which a bar knows the speed, and so the time that is left
 _records: queue.Queue[logging.LogRecord] = queue.Queue()  # that are not printed yet
 
 
@@ -105,20 +106,27 @@ def discard_stdout() -> None:
 
 
 @contextmanager
-def progress_bar(begins: str = "preparing the models", *, unit_bytes: bool = False) -> Iterator[Callable[..., None]]:
+def progress_bar(
+    begins: str = "preparing the models", *, unit_bytes: bool = False, shows_time: bool = False
+) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr: call it with what is done, how much, and of how much (None: unknown).
 
     It is shown on a terminal only, after two seconds, and nothing of it stays. `begins`: before the first call; empty:
-    nothing is shown until then, and what works may draw a bar of its own.
+    nothing is shown until then, and what works may draw a bar of its own. `shows_time`: the time that is left, too.
     """
     if not sys.stderr.isatty():
         yield lambda *_, **__: None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
+    from rich import progress as bars  # noqa: PLC0415
 
-    parts = TextColumn("{task.description}"), BarColumn(), DownloadColumn() if unit_bytes else TaskProgressColumn()
+    parts = [bars.TextColumn("{task.description}"), bars.BarColumn()]
+    parts += [bars.DownloadColumn() if unit_bytes else bars.TaskProgressColumn()]
+    parts += [bars.TimeRemainingColumn()] if shows_time else []
     same = sys.stdout.isatty()  # then output to stdout goes above the bar
-    progress = Progress(*parts, console=stderr(), transient=True, refresh_per_second=4, redirect_stdout=same)
+    progress = bars.Progress(
+        *parts, console=stderr(), transient=True, refresh_per_second=4, redirect_stdout=same,
+        speed_estimate_period=_SPEED_S,
+    )  # fmt: skip
     delay = threading.Timer(_DELAY_S, progress.start)
 
     def show(description: str, done: float, total: float | None = 1.0) -> None:

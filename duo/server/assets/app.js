@@ -21,7 +21,9 @@ const store = new Store((text) => {
 const chat = new Chat(store, $("scroller"), $("messages"), {
   announce: (text) => ($("announce").textContent = text),
   changed: showList,
+  writes: (id) => (live.own = live.lanes.own = id),
   running(isRunning) {
+    if (!isRunning) live.own = 0;
     const focused = document.activeElement === $("stop") || document.activeElement === $("send");
     $("send").hidden = isRunning;
     $("stop").hidden = !isRunning;

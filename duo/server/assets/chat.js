@@ -11,7 +11,7 @@ const SAVE_MS = 1000;
 const NUMBERS = ["temperature", "top_p", "seed", "max_tokens"];
 
 export class Chat {
-  // hooks: announce(text), changed() after the list of conversations changed, running(whether).
+  // hooks: announce(text), changed() after the list of conversations changed, running(whether), writes(its number).
   constructor(store, scroller, list, hooks) {
     this.store = store;
     this.scroller = scroller;
@@ -174,6 +174,7 @@ export class Chat {
     const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta ?? {};
     if ((content || reasoning) && !message.content && !message.reasoning) this.hooks.announce("The answer begins.");
     let sources = chunk.duo?.sources ?? [];
+    if (chunk.duo?.id) this.hooks.writes(chunk.duo.id);
     if (reasoning) {
       const start = message.reasoning.length;
       message.reasoning += reasoning;

@@ -5,6 +5,7 @@ const LANES = ["target", "draft", "remote draft"];
 const LABEL = 88; // px, of a lane's name
 const ROW = 22;
 const BAR = 14;
+const MOST = 8; // lanes of texts
 
 export class Lanes {
   constructor(canvas, caption) {
@@ -12,6 +13,7 @@ export class Lanes {
     this.caption = caption;
     this.spans = new Map();
     this.expected = {};
+    this.own = 0; // the number of the last text of this page
     this.newest = 0;
     this.width = 0;
     new ResizeObserver(([entry]) => {
@@ -24,11 +26,11 @@ export class Lanes {
     });
   }
 
-  add(spans) {
+  add(id, spans) {
     for (const span of spans) {
       if (!LANES.includes(span.lane)) continue;
       if (!this.spans.has(span.lane)) this.spans.set(span.lane, []);
-      this.spans.get(span.lane).push(span);
+      this.spans.get(span.lane).push({ ...span, id });
       this.newest = Math.max(this.newest, span.end_ms);
     }
     for (const [lane, all] of this.spans) {
@@ -47,9 +49,27 @@ export class Lanes {
     this.draw();
   }
 
+  // What the target did: a lane for each of the texts that it wrote at the same time, the own one first.
+  texts() {
+    const rows = [];
+    for (const [id, spans] of Map.groupBy(this.spans.get("target") ?? [], (span) => span.id)) {
+      const before = rows.find((row) => row.spans.at(-1).end_ms <= spans[0].start_ms);
+      if (before) Object.assign(before, { id, spans: [...before.spans, ...spans] });
+      else rows.push({ id, spans });
+    }
+    if (rows.length < 2) return [{ name: "target", spans: rows[0]?.spans ?? [], colour: "accent" }];
+    const named = rows.map(({ id, spans }) => {
+      const isOwn = id === this.own;
+      return { name: isOwn ? "this chat" : `text ${id}`, spans, colour: isOwn ? "accent" : "muted" };
+    });
+    return named.sort((one, other) => (other.colour === "accent") - (one.colour === "accent")).slice(0, MOST);
+  }
+
   draw() {
     if (!this.width) return;
-    const lanes = LANES.filter((lane) => lane === "target" || this.expected[lane] || this.spans.get(lane)?.length);
+    const drafts = LANES.slice(1).filter((lane) => this.expected[lane] || this.spans.get(lane)?.length);
+    const rows = drafts.map((name) => ({ name, spans: this.spans.get(name) ?? [], colour: "draft" }));
+    const lanes = [...this.texts(), ...rows];
     const height = lanes.length * ROW;
     const scale = devicePixelRatio;
     const [width, depth] = [Math.round(this.width * scale), Math.round(height * scale)];
@@ -67,17 +87,17 @@ export class Lanes {
     this.describe(lanes);
   }
 
-  drawLane(context, colours, lane, top) {
+  drawLane(context, colours, { name: lane, spans, colour }, top) {
     const room = this.width - LABEL;
     const at = (ms) => LABEL + Math.max(0, 1 - (this.newest - ms) / WINDOW_MS) * room;
     context.fillStyle = colours.muted;
     context.fillText(lane, 0, top + BAR / 2);
     context.fillStyle = colours.raised;
     context.fillRect(LABEL, top, room, BAR);
-    for (const { name, start_ms: start, end_ms: end } of this.spans.get(lane) ?? []) {
+    for (const { name, start_ms: start, end_ms: end } of spans) {
       const left = at(start);
       const width = Math.max(at(end) - left - 0.5, 0.75);
-      context.fillStyle = lane === "target" ? colours.accent : colours.draft;
+      context.fillStyle = colours[colour];
       context.globalAlpha = name === "prompt" || name === "catch up" ? 0.5 : 1;
       if (name === "wait") context.fillRect(left, top + BAR / 2 - 0.5, width, 1);
       else context.fillRect(left, top, width, BAR);
@@ -87,11 +107,11 @@ export class Lanes {
 
   // The text alternative: how much of the time each model computed.
   describe(lanes) {
-    const shares = lanes.map((lane) => {
-      const spans = (this.spans.get(lane) ?? []).filter((span) => span.name !== "wait");
+    const shares = lanes.map(({ name, spans }) => {
       const oldest = this.newest - WINDOW_MS;
-      const busy = spans.reduce((sum, span) => sum + span.end_ms - Math.max(oldest, span.start_ms), 0);
-      return `${lane} ${Math.min(100, Math.round((100 * busy) / WINDOW_MS))} %`;
+      const computing = spans.filter((span) => span.name !== "wait");
+      const busy = computing.reduce((sum, span) => sum + span.end_ms - Math.max(oldest, span.start_ms), 0);
+      return `${name} ${Math.min(100, Math.round((100 * busy) / WINDOW_MS))} %`;
     });
     const text = this.newest ? `Computing: ${shares.join(", ")} of the time.` : "No text has been generated yet.";
     if (this.caption.textContent !== text) this.caption.textContent = text;

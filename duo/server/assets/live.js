@@ -25,6 +25,7 @@ export class Live {
   constructor(onModel) {
     this.onModel = onModel;
     this.isRunning = false; // a text is being generated
+    this.own = 0; // the number of the text of this page that is being generated
     this.lanes = new Lanes($("lanes"), $("lanes-text"));
     this.wanted = false;
     this.controller = null;
@@ -84,8 +85,8 @@ export class Live {
   take(batch) {
     for (const { name, data } of batch) {
       const event = JSON.parse(data);
-      if (name === "spans") this.lanes.add(event.spans);
-      else if (name === "progress") showProgress(event, this.isRunning);
+      if (name === "spans") this.lanes.add(event.id, event.spans);
+      else if (name === "progress" && (!this.own || event.id === this.own)) showProgress(event, this.isRunning);
       else if (name === "state") {
         showState(event);
         this.isRunning = event.queue.running > 0;

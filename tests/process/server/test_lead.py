@@ -179,6 +179,32 @@ def test_a_slot_of_ones_own(lead: LeadProcess) -> None:
     assert_error(lead.post("/v1/completions", prompt="a", id_slot=4), 400, "id_slot: there is no slot 4, only 0 to 3")
 
 
+def test_slots_tell_what_is_being_written(demo_pair: tuple[Path, Path]) -> None:
+    prompts = ("Once upon a time", "1, 2, 3,")
+    with LeadProcess(demo_pair[1], "-c", "2048", "--lookup", "off") as lead:
+        streams = [lead.stream(prompt, 300, duo={}) for prompt in prompts]
+        for stream in streams:
+            stream.wait_for_pieces(4)
+        found = []
+        for _ in range(2):
+            n_pieces = [len(stream.events) for stream in streams]
+            found.append({slot["id"]: slot for slot in get(lead, "/slots").json() if slot["is_processing"]})
+            assert [len(slots) for slots in found] == [2] * len(found), "both are being written"
+            for stream, n in zip(streams, n_pieces, strict=True):
+                stream.wait_for_pieces(n + 8)
+        one, other = found
+        assert one.keys() == other.keys()
+        assert all(other[i]["n_prompt_tokens"] > slot["n_prompt_tokens"] > 4 for i, slot in one.items())
+        for stream in streams:
+            stream.finish()
+        wait_until(lambda: lead.metric("llamacpp:requests_processing") == 0)
+        ended = get(lead, "/slots").json()
+        assert not any(slot["is_processing"] for slot in ended)
+        assert all(slot["n_ctx"] == 2048 for slot in ended)
+        assert [slot["n_prompt_tokens"] > 300 for slot in ended].count(True) == 2
+        assert {1 < stream.events[-1]["duo"]["texts"] <= 2 for stream in streams} == {True}
+
+
 def test_a_schema_holds_for_one_request(lead: LeadProcess) -> None:
     expected = answer(lead, FRUIT)[0]
     schema = {"type": "object", "properties": {"fruit": {"enum": ["apple", "pear"]}}, "required": ["fruit"]}
@@ -282,11 +308,11 @@ def test_a_request_says_how_it_is_drafted(lead: LeadProcess) -> None:
     text, used = ask()
     assert used is None
     off = ask(duo={"schedule": "off"})
-    assert off == ask({"X-Duo-Schedule": "plain"}) == (text, {"tokens_by_schedule": {"off": 7}})
+    assert off == ask({"X-Duo-Schedule": "plain"}) == (text, {"tokens_by_schedule": {"off": 7}, "texts": 1.0})
     sync, used = ask(duo={"schedule": "sync", "lookup": False, "n_draft": 2})
     assert used is not None
     assert sync == text
-    assert [*used] == ["tokens_by_schedule", "draft_n_accepted"]
+    assert [*used] == ["tokens_by_schedule", "draft_n_accepted", "texts"]
     assert used["tokens_by_schedule"]["sync"] >= 5
     for fields in ({"speculative.n_max": 0}, {"duo": {"n_draft": 0}}):
         assert ask(**fields) == off

@@ -46,8 +46,8 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
     slot.text = "aéiou"
     pieces = [(text_of(chunk), chunk["duo"]) for chunk in chunks_of(client, COMPLETIONS, duo=True) if "duo" in chunk]
     assert pieces == [
-        ("aé", {"tokens": 3, "sources": [["draft", 1], ["target", 1]]}),
-        ("iou", {"tokens": 3, "sources": [["draft", 2], ["target", 1]]}),
+        ("aé", {"id": 1, "tokens": 3, "sources": [["draft", 1], ["target", 1]]}),
+        ("iou", {"id": 1, "tokens": 3, "sources": [["draft", 2], ["target", 1]]}),
     ]
     for fields in ({}, {"duo": False}):
         assert not any("duo" in chunk for chunk in chunks_of(client, COMPLETIONS, **fields))

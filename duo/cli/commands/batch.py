@@ -1,0 +1,59 @@
+"""`duo batch`: answers a file of requests in OpenAI's batch format."""
+
+from collections.abc import Sequence
+
+from duo.cli.commands.options import BatchOptions
+from duo.cli.load import loaded
+from duo.cli.options import RANDOM_SEED
+from duo.cli.terminal.console import blame, finish_notices, note, progress_bar, send_log, warn
+from duo.cli.terminal.interrupts import on_interrupt
+from duo.errors import UsageError
+from duo.llama.grammar import Grammar
+from duo.server.batch import AnswerFile, Batch, BatchRequest, read_requests
+
+_MOST_WARNINGS = 16
+
+
+def batch(options: BatchOptions) -> int:
+    """Answer what has no answer yet. Returns the exit status: 1 if an answer is an error. Raises DuoError."""
+    send_log(options)
+    path, output = options.requests, options.output
+    if path is None or output is None:
+        raise UsageError("name the requests and a file for the answers: duo batch REQUESTS -o FILE -m MODEL")
+    options.check_model()
+    with blame("file", path):
+        requests, faults = read_requests(path)
+        if output.exists() and output.samefile(path):
+            raise UsageError(f"-o {output}: these are the requests: name another file")
+    for fault in faults:
+        warn(f"{fault}: left out")
+    with blame("-o", output), AnswerFile(output) as answers:
+        left = [one for one in requests.values() if one.custom_id not in answers.statuses]
+        status = _answer(options, left, answers) if left else 0
+        statuses = [answers.statuses[one] for one in requests if one in answers.statuses]
+    n_errors = sum(one >= 400 for one in statuses)
+    said = f"{output}: {len(statuses)} of {len(requests)} requests are answered, {n_errors} of them by errors"
+    note(f"{said}; to go on, give the same command again" if len(statuses) < len(requests) else said)
+    return status or int(n_errors > 0 or bool(faults))
+
+
+def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: AnswerFile) -> int:
+    """Answer the requests that are `left`. Returns the exit status after a signal, or 0. Raises DuoError."""
+    warnings, n_before = set[str](), len(answers.statuses)
+    config = options.config()
+    with loaded(options, options.generation.stop.n_predict) as engine:
+        if config.grammar is not None:
+            Grammar(engine.slot.target, config.grammar)  # an invalid one fails now, and not with each text
+        batch = Batch(engine, config, random_seed=options.seed == RANDOM_SEED)
+        with on_interrupt(batch.stop) as interrupt, progress_bar(shows_time=True) as show:
+
+            def add(custom_id: str, status: int, body: bytes, warning: str) -> None:
+                answers.add(custom_id, status, body)
+                show("answers", len(answers.statuses), n_before + len(left))
+                if warning and warning not in warnings and len(warnings) < _MOST_WARNINGS:
+                    warnings.add(warning)
+                    warn(f"{custom_id[:100]!r}: {warning}")
+
+            batch.answer(left, add)
+        finish_notices()
+        return interrupt.status
