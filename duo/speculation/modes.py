@@ -216,7 +216,11 @@ class Chooser:
         if mode in untried and entry_s > self.budget.credit_s:
             return False
         least = here if mode == ALONE else here * (1 + DEFAULT.least_gain)
-        return there > least and self._room() * (1 / here - 1 / there) > entry_s
+        if there <= least:
+            return False
+        if entry_s:  # paid at once, though the draft may only have been lucky: half-way to the low ends
+            here, there = ((one.rate + one.low) / 2 for one in (estimates[self.now], estimates[mode]))
+        return self._room() * (1 / here - 1 / there) > entry_s
 
     def _worth_trying(
         self, estimates: RateEstimates, entry_s: Mapping[Mode, float], untried: Collection[Mode]

@@ -188,6 +188,20 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
     assert after_review(chooser, rates(sequential=20.0), entry_s) is then
 
 
+@pytest.mark.parametrize(
+    ("now", "share", "then"),
+    [
+        (ALONE, 0.88, SYNC),  # 18 tokens/s, half-way from 20 to 16, save eight ninths
+        (ALONE, 0.9, ALONE),
+        (ASYNC, 9.0, SYNC),  # nothing is paid
+    ],
+)
+def test_a_prefill_must_be_saved_even_if_what_was_seen_of_the_draft_was_luck(
+    now: Mode, share: float, then: Mode
+) -> None:
+    assert after_review(following(now), rates(sequential=20.0, doubt=0.2), share * SAVED_S) is then
+
+
 @pytest.mark.parametrize(("n_tokens", "share", "then"), [(16, 0.24, SYNC), (16, 0.26, ALONE), (128, 0.49, SYNC)])
 def test_where_texts_are_short_a_change_must_save_its_prefill_in_as_many_tokens(
     n_tokens: int, share: float, then: Mode
