@@ -32,7 +32,7 @@ from torch.nn import functional
 N_DEPTHS = 5  # candidates of an EAGLE-3 head that are trained
 MASK = 3  # the token of a mask, which is in no text: <repo_name> of SmolLM2
 HEAT = 0.8  # of the sampled texts
-ROOM = {"cuda": 400_000, "cpu": 16_000}  # tokens of the caches of all texts that are written at once
+ROOM = {"cuda": 1_500_000, "cpu": 16_000}  # tokens of the caches of all texts that are written at once
 KEPT, TRAINED, MORE = range(3)  # kinds of texts: greedy answers to questions, kept apart or not, and others
 began = time.monotonic()
 
@@ -156,7 +156,7 @@ def prompts(options: Any) -> None:
 
 
 def write(options: Any) -> None:
-    """Write the target's texts, until it is time or they are enough."""
+    """Write the target's answers to all questions, and more texts until it is time or they are enough."""
     target, asked = Target(options.target, options.device), json.loads(options.prompts.read_text())
     (before, after), room = asked["around"], ROOM[options.device]
     texts, kinds, starts = list[list[int]](), list[int](), list[int]()
@@ -164,25 +164,24 @@ def write(options: Any) -> None:
     def is_over() -> bool:
         return bool(sum(map(len, texts)) >= options.tokens or time.monotonic() - began > 60 * options.minutes)
 
-    def answer(each: list[list[int]], heat: float, kind: int) -> None:
+    def answer(each: list[list[int]], heat: float = 0, kind: int = MORE) -> None:
         each = sorted(each, key=len, reverse=True)
-        while each and (kind == KEPT or not is_over()):
+        while each and not (kind == MORE and is_over()):
             n = max(1, room // (len(each[0]) + options.length))
             part, each = each[:n], each[n:]
             for prompt, found in zip(part, target.answers(part, heat, options.length), strict=True):
                 texts.append(prompt + found)
-                kinds.append(kind)
+                kinds.append(TRAINED if kind == KEPT and prompt not in asked["kept"] else kind)
                 starts.append(len(prompt))
             note(f"{len(texts)} texts of {sum(map(len, texts))} tokens")
 
-    answer(asked["kept"], 0, KEPT)
-    answer(asked["trained"], 0, TRAINED)
+    answer(asked["kept"] + asked["trained"], 0, KEPT)  # together: a decode takes as long for few texts
     n = room // (len(before) + 128 + options.length)
     while not is_over():
         for heat in (0, HEAT):
             own = [found[:-1] for found in target.answers(n * [before], 1.0, 128) if found[-1] == target.stop]
-            answer([before + question + after for question in own], heat, MORE)
-        answer(4 * asked["trained"], HEAT, MORE)
+            answer([before + question + after for question in own], heat)
+        answer(4 * asked["trained"], HEAT)
     np.savez(options.output, tokens=np.concatenate(texts), lengths=[*map(len, texts)], kinds=kinds, starts=starts)
 
 
@@ -357,12 +356,16 @@ class DFlash(Head):
 @torch.no_grad()
 def judged(head: Head, texts: Texts, kind: int) -> str:
     """By position, how many candidates are right where those before are; and how many tokens a step would bring."""
-    counts: Any = 0
+    counts: Any = torch.zeros(1)
     for batch in texts.batches(np.flatnonzero(texts.kinds == kind)):
         _, right, wanted = head(texts, batch)
-        counts += torch.stack([torch.stack(wanted).all(0), *right]).cumprod(0).flatten(1).sum(1)
+        counts = counts.to(right[0].device) + torch.stack([torch.stack(wanted).all(0), *right]).cumprod(0).flatten(
+            1
+        ).sum(1)
     shares = (counts[1:] / counts[:-1].clamp(1)).tolist()
-    return f"{' '.join(f'{share:.3f}' for share in shares)} ({float(counts.sum() / counts[0]):.2f} tokens a step)"
+    return (
+        f"{' '.join(f'{share:.3f}' for share in shares)} ({float(counts.sum() / counts[0].clamp(1)):.2f} tokens a step)"
+    )
 
 
 def train(head: Head, texts: Texts, options: Any) -> None:
