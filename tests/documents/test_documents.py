@@ -48,6 +48,7 @@ NOT_RUN = {
     r"^python -m pytest": "would run all tests from one of them",
     r"^(CMAKE_ARGS=\S+ )?(pipx|uv tool) install ": "compiles llama.cpp; `make dist` installs the wheel",
     r"^PYTHON=.* benchmarks/peers\.sh": "compiles for eight minutes",
+    r"^(pip install torch|python -m benchmarks\.train_head)": "needs PyTorch, and minutes on a GPU",
     r"^PATH=.* duo bench": "needs what that has built",
 }
 
