@@ -215,7 +215,9 @@ class ModelPair:
             draft = head_context(self.draft_model, self.config, threads, target)
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
-            draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
+            in_turns = self.translation is None and Schedule.SYNC in schedules_of(self.drafting)
+            beside = (self.n_together, n_cells) if in_turns else ()  # see JointDraft
+            draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches, *beside)
         has_layer = n_max and self.layer is not None
         head = head_context(self.target, self.config, threads, target) if has_layer else None
         self._contexts += [context for context in (draft, head) if context is not None]
