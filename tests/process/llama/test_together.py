@@ -12,9 +12,11 @@ import llama_cpp
 import pytest
 
 from duo import Engine, load
+from duo.engine.joint_draft import JointDraft
 from duo.engine.proposers import LookupProposer, RunningText
-from duo.engine.request import Request, generation_config
-from duo.errors import ModelError
+from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
+from duo.engine.together import Member
+from duo.errors import DecodeAborted, ModelError
 from duo.llama.context import Context
 from duo.speculation.joint import JointDecodes
 from duo.speculation.types import Candidate, Origin, Proposal, Step
@@ -75,14 +77,23 @@ class Together:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.sizes = list[int]()
         self.parts = list[list[tuple[int, int, int]]]()
+        self.contexts = list[Context]()
         decode = Context.decode_parts
 
         def counted(context: Context, parts: Any) -> Any:
             self.sizes.append(len(parts))
+            self.contexts.append(context)
             self.parts.append([(sequence, len(tokens), rows) for sequence, tokens, rows in parts])
             return decode(context, parts)
 
         patch.setattr(Context, "decode_parts", counted)
+
+    def drafted(self, engine: Engine) -> list[list[tuple[int, int, int]]]:
+        """Those of the draft."""
+        draft = engine.slot.draft
+        assert draft is not None
+        found = [i for i, context in enumerate(self.contexts) if context is draft.cache.context]
+        return [self.parts[i] for i in found]
 
 
 @pytest.fixture
@@ -113,30 +124,79 @@ class Guesses(LookupProposer):
         return Proposal([Candidate(token, 1.0) for token in some], origin=Origin.LOOKUP, chances=len(some) * [(0.5, 9)])
 
 
+def drafting_some(dice: random.Random, n_most: int = 9) -> Callable[..., tuple[int, int, float]]:
+    """JointDecodes.drafting(): of some texts, how many get further candidates is random."""
+    return lambda _, n_texts, n_rows, chances, step_s, n_room, depth: (
+        dice.randrange(min(len(chances), n_room, n_most) + 1), 1, 1.0
+    )  # fmt: skip
+
+
+def spoil(patch: pytest.MonkeyPatch, dice: random.Random, share: float) -> None:
+    """Make a share of the draft's candidates wrong; no others may be. Some decodes of the target are aborted."""
+    decode, draft, commit = Context.decode_parts, JointDraft._decode, JointDraft.commit
+
+    def aborted(context: Context, parts: Any) -> Any:
+        if dice.random() < 0.1:
+            raise DecodeAborted("cancelled")
+        return decode(context, parts)
+
+    def drafted(self: JointDraft, members: Sequence[Member], parts: Any) -> None:
+        with patch.context() as inner:
+            inner.setattr(Context, "decode_parts", decode)
+            draft(self, members, parts)
+        for one in members:
+            if one.chain and dice.random() < share:
+                one.chain[-1] = Candidate((one.chain[-1].token + 1) % 256, -1.0)
+
+    def committed(self: JointDraft, member: Member, n_before: int) -> None:
+        added = member.text.tokens[n_before:]
+        for candidate, token in zip(member.chain, added, strict=False):
+            if candidate.token != token:
+                assert candidate.confidence == -1.0
+                break
+        commit(self, member, n_before)
+
+    patch.setattr(Context, "decode_parts", aborted)
+    patch.setattr(JointDraft, "_decode", drafted)
+    patch.setattr(JointDraft, "commit", committed)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_schedules(
     seed: int, pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Fifty each, of texts that join, leave, pause, continue others and are cancelled; with candidates at random."""
+    """Fifty each, of texts that join, leave, pause, continue others and are cancelled; with candidates at random.
+
+    Those of a draft that is the target itself are all right, but for those that are spoilt, whatever has happened to
+    the sequences of its cache.
+    """
     dice = Guesses.dice = random.Random(seed)
-    monkeypatch.setattr("duo.engine.together.LookupProposer", Guesses)
+    own, spoils = seed in (1, 4), seed == 4
+    if own:
+        monkeypatch.setattr("duo.engine.together.LookupProposer.propose", lambda *_: Proposal())
+        spoil(monkeypatch, dice, share=0.3 * spoils)
+    monkeypatch.setattr("duo.engine.together.LookupProposer", Guesses if not own else LookupProposer)
     take_some = lambda _, proposals, rooms, n_most: [  # noqa: E731
         min(n_most // len(rooms), room, dice.randrange(len(one.candidates) + 1))
         for one, room in zip(proposals, rooms, strict=True)
     ]
     monkeypatch.setattr(JointDecodes, "plan", take_some)
+    monkeypatch.setattr(JointDecodes, "drafting", drafting_some(dice))
     options: dict[str, Any] = {"n_slots": (4, 4, 3, 2, 4, 4)[seed], "turn_tokens": (0, 3, 12)[seed % 3]}
-    schedule = dice.choice(["off", "sync", "async", "auto"])
-    with load(pair[0], pair[1], schedule=schedule, **options, **OPTIONS) as engine:
+    schedule = "sync" if own else ("sync", "off", "auto", "async")[seed % 4]
+    n_verified = n_accepted = 0
+    with load(pair[0], pair[0 if own else 1], schedule=schedule, **options, **OPTIONS) as engine:
         engine.call(lambda slot: slot.reserve(0, -1))
         begun, known = some(dice, 40), [some(dice, 50)]  # beginnings, which texts have in common
         for i in range(50):
             texts, cancelled = list[Text](), set[int]()
             for j in range(dice.randrange(2, 6)):
+                drafting = Drafting(schedule="off") if dice.random() < 0.2 else AS_USUAL
                 prompt = dice.choice([[], begun, dice.choice(known)]) + some(dice, dice.choice([1, 5, 60]))
                 sampling: dict[str, Any] = dice.choice([{}, {"temperature": 0.9, "seed": i}, {"repeat_penalty": 1.2}])
                 text = Text(engine, prompt, max_tokens=dice.choice([1, 12, 30]), **sampling)
+                text.request.drafting = drafting
                 if j and dice.random() < 0.6:  # it comes in the middle of another
                     dice.choice(texts).acts.setdefault(dice.randrange(1, 12), []).append(text.submit)
                 if dice.random() < 0.2:
@@ -154,10 +214,17 @@ def test_random_schedules(
                 assert found == expected[: len(found)], (seed, i, j)
                 assert text.error is None
                 assert j in cancelled or len(found) == len(expected)
+                draft = text.request.metrics.statistics().draft
+                assert draft is None or draft.error is None
+                n_verified += draft.verified if draft is not None else 0
+                n_accepted += draft.accepted if draft is not None else 0
             known = [*known, [*texts[0].request.prompt, *texts[0].tokens]][-3:]
             known = [one[:150] for one in known]
+        assert bool(together.drafted(engine)) == (schedule in ("sync", "auto"))
         assert not engine.scheduler._paused
         assert not engine.scheduler.running()
+    assert n_accepted or schedule in ("off", "async")
+    assert n_verified == n_accepted or not own or spoils
     assert max(together.sizes) == min(4, options["n_slots"])
     assert len(together.sizes) > 200
 
