@@ -58,6 +58,11 @@ class JointDraft:
         """Tokens of a text that the draft has not read."""
         return len(member.text.tokens) - self._sequence(member).n_past
 
+    def _forget_rejected(self, member: Member) -> None:
+        """A text has another token after those of its candidates that were right; or they were not verified."""
+        sequence = self._sequence(member)
+        sequence.rollback(min(sequence.n_past, len(member.text.tokens) - 1))
+
     def add(self, member: Member) -> None:
         """Draft for a text, too, if it may."""
         if self.is_idle:
@@ -79,6 +84,7 @@ class JointDraft:
     def settle(self, member: Member) -> None:
         """One text is left: it is now the text of the context."""
         if not self.is_idle:
+            self._forget_rejected(member)
             if member.sequence:
                 self._context.adopt(member.sequence)
             self._draft.cache.end(member.text.tokens, member.text.n_prompt)
@@ -109,9 +115,8 @@ class JointDraft:
         found: list[Member] = []
         n_rows, context = len(members), self._context
         for one, proposal, n in zip(members, proposals, numbers, strict=True):
-            sequence, n_text = self._sequence(one), len(one.text.tokens)
-            sequence.rollback(min(sequence.n_past, n_text - 1))  # candidates whose decode was aborted
-            one.n_more = min(one.n_drafted, one.text.n_room - 1, context.n_ctx - n_text)
+            self._forget_rejected(one)
+            one.n_more = min(one.n_drafted, one.text.n_room - 1, context.n_ctx - len(one.text.tokens))
             if one.n_more < 1 or (n and proposal.chances[0][0] >= one.acceptance.mean):
                 n_rows += n
             else:
@@ -187,15 +192,12 @@ class JointDraft:
             is_step = parts[0][2] and n_read <= MAX_CANDIDATES
             self._draft.estimates.learn_draft(1 if is_step else n_read, end - start, n_read if is_step else 1)
 
-    def commit(self, member: Member, n_before: int) -> None:
+    def learn(self, member: Member, n_before: int) -> None:
         """A text, which had `n_before` tokens, has more."""
-        if self.is_idle:
-            return
-        sequence, tokens = self._sequence(member), member.text.tokens
-        n_right = common_prefix([one.token for one in member.chain], tokens[n_before:])
-        for i, candidate in enumerate(member.chain[: min(n_right + 1, len(tokens) - n_before)]):
-            member.acceptance.add(candidate.confidence, i < n_right)
-        sequence.rollback(min(sequence.n_past, n_before + n_right, len(tokens) - 1))
+        for candidate, token in zip(member.chain, member.text.tokens[n_before:], strict=False):
+            member.acceptance.add(candidate.confidence, candidate.token == token)
+            if candidate.token != token:
+                break
 
     def _fail(self, members: Sequence[Member], error: Exception) -> None:
         """Draft no more for these texts, nor for those that join them."""

@@ -232,7 +232,7 @@ class Together:
             member.generation.take(logits, proposal.candidates[:n], proposal.draft, start, end)
         except Exception as error:
             member.error = error
-        self._draft.commit(member, n_before)
+        self._draft.learn(member, n_before)
         return len(member.text.tokens) - n_before
 
     def _set_threads(self, n_read: int) -> None:
