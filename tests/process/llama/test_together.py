@@ -289,16 +289,16 @@ def test_a_draft_that_fails_is_reported_once_and_the_texts_go_on(
 
     def failing(self: JointDraft, members: Sequence[Member], parts: Any) -> None:
         count[0] += 1
-        if count[0] == first:
-            draft(self, members, parts)
-            raise DecodeError("out of memory")
         draft(self, members, parts)
+        if first <= count[0] < 99:
+            raise DecodeError("out of memory")
 
     monkeypatch.setattr(JointDraft, "_decode", failing)
     monkeypatch.setattr(JointDecodes, "drafting", lambda _, n, rows, chances, *__: (len(chances), 1, float(rows < 6)))
     with load(pair[0], pair[1], schedule="sync", lookup="off", **OPTIONS) as engine:
         engine.call(lambda slot: slot.reserve(0, -1))
         for i in range(2):
+            count[0] += 99 * i
             texts = [Text(engine, some(dice, 20 + i), max_tokens=20) for i in range(3)]
             engine.scheduler.submit(*(text.request for text in texts))
             for text in texts:
@@ -307,10 +307,10 @@ def test_a_draft_that_fails_is_reported_once_and_the_texts_go_on(
             failed = [text.request.metrics.draft_error for text in texts]
             assert ("out of memory" in failed) == (i == 0)
             assert len([line for line in caplog.messages if "the draft failed" in line]) == 1
-    assert count[0] > first, "it drafts again for the next texts"
+    assert count[0] > 99 + first, "it drafts again for the next texts"
 
 
-@pytest.mark.parametrize("kind", ["off", "async", "rejection", "another vocabulary", "a request without drafts"])
+@pytest.mark.parametrize("kind", ["off", "async", "rejection", "another vocabulary", "off here", "async here"])
 def test_which_drafts_are_idle(
     kind: str, pair: tuple[Path, Path], tmp_path: Path, together: Together, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,11 +321,11 @@ def test_which_drafts_are_idle(
         path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
     elif kind == "rejection":
         more = {"verify": "rejection", "temperature": 0.8, "seed": 3}
-    with load(pair[0], path, schedule=kind if kind in ("off", "async") else "sync", **OPTIONS) as engine:
+    with load(pair[0], path, schedule=kind if kind in ("off", "async") else "auto", **OPTIONS) as engine:
         engine.call(lambda slot: slot.reserve(0, -1))
         texts = [Text(engine, some(dice, 20), max_tokens=9, **more) for _ in range(3)]
-        for text in texts if kind == "a request without drafts" else []:
-            text.request.drafting = Drafting(schedule="off")
+        for text in texts if " here" in kind else []:
+            text.request.drafting = Drafting(schedule=kind.removesuffix(" here"))
         engine.scheduler.submit(*(text.request for text in texts))
         for text in texts:
             text.wait()
@@ -344,17 +344,20 @@ def test_a_draft_reads_a_prompt_only_where_it_pays(
     )
     with load(pair[0], pair[1], schedule="sync", lookup="off", **OPTIONS, n_slots=2) as engine:
         engine.call(lambda slot: slot.reserve(0, -1))
-        for gained_s[0] in (0.0, 1e-7, 10.0):
+        for gained_s[0] in (0.0, 0.5, 1e6):  # the second is less than it takes to read a text
+            estimates = engine.slot.estimates
+            assert estimates is not None
+            estimates.costs._read.value = 1.0
             begun = some(dice, 100)
             texts = [Text(engine, begun + some(dice, 100), max_tokens=40) for _ in range(2)]
             engine.scheduler.submit(*(text.request for text in texts))
             for text in texts:
                 text.wait()
-            assert bool(together.drafted(engine)) == (gained_s[0] > 1)
+            assert bool(together.drafted(engine)) == (gained_s[0] > 1), gained_s
         drafted = together.drafted(engine)
     pieces = [parts for parts in drafted if not parts[0][2]]
     assert 280 < sum(n for ((_, n, _),) in pieces) < 320, "of 2 x 200 tokens, 100 are the same"
-    assert len(pieces) > 3
+    assert len(pieces) > 2
     assert any(parts[0][2] for parts in drafted[: drafted.index(pieces[-1])]), "others do not wait for all of them"
 
 
