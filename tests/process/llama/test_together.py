@@ -202,7 +202,7 @@ def test_random_schedules(
             alone = partial(
                 written, stack.enter_context(load(deep, schedule="off", n_slots=1, lookup="off", **OPTIONS))
             )
-        engine = stack.enter_context(load(*pair, schedule=schedule, **options, **OPTIONS))
+        engine = stack.enter_context(load(pair[0], pair[1], schedule=schedule, **options, **OPTIONS))
         engine.call(lambda slot: slot.reserve(0, -1))
         begun, known = some(dice, 40), [some(dice, 50)]  # beginnings, which texts have in common
         for i in range(50):
