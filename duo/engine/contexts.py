@@ -103,17 +103,21 @@ def target_context(
     if config.exact and model.quantisation not in _EXACT:
         log.warning("%s is not bit-equal from five rows on: near-ties may still differ", model.quantisation)
     wanted = replace(config.context(n_ctx, threads.target, threads.target_batch, n_max), n_texts=n_texts)
-    try:
-        context = Context(model, replace(wanted, n_cells=n_cells))
-    except MemoryLimitError:
-        if n_cells <= n_ctx:
-            raise
-        context = Context(model, wanted)
+    context = _shared_context(model, wanted, n_cells)
     if config.exact and context.n_rollback == 0:
         log.warning("%s cannot roll back its cache: its decodes are not exact", model.path.name)
         context.close()
         context = Context(model, replace(wanted, exact=False))
     return context
+
+
+def _shared_context(model: Model, wanted: ContextConfig, n_cells: int) -> Context:
+    try:
+        return Context(model, replace(wanted, n_cells=n_cells))
+    except MemoryLimitError:
+        if n_cells <= wanted.n_ctx:
+            raise
+        return Context(model, wanted)
 
 
 def can_verify(model: Model, context: Context, config: EngineConfig, n_max: int) -> bool:
@@ -128,15 +132,17 @@ def can_verify(model: Model, context: Context, config: EngineConfig, n_max: int)
 
 
 def draft_context(
-    model: Model, config: EngineConfig, threads: ThreadConfig, n_ctx: int, n_branches: int = 0
-) -> Context | None:
-    """The draft's context; None, with a warning, if it cannot roll back. Raises as target_context() does."""
+    model: Model, config: EngineConfig, threads: ThreadConfig, n_ctx: int, n_branches: int = 0, n_texts: int = 1,
+    n_cells: int = 0,
+) -> Context | None:  # fmt: skip
+    """The draft's context; None, with a warning, if it cannot roll back. Otherwise as target_context()."""
     if not model.can_roll_back:
         log.warning("%s cannot roll back its cache: speculation is off", model.path.name)
         return None
     sizes = (config.n_batch, config.n_ubatch, DEFAULT.probe_tokens)
     n_ctx = min(n_ctx + config.drafting().n_ahead, model.n_ctx_train)
-    return Context(model, ContextConfig(n_ctx, 1, threads.target, *sizes, n_branches=n_branches))
+    wanted = ContextConfig(n_ctx, 1, threads.target, *sizes, n_branches=n_branches, n_texts=n_texts)
+    return _shared_context(model, wanted, n_cells)
 
 
 def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -> float:

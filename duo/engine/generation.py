@@ -17,7 +17,7 @@ from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
-from duo.speculation.modes import ALONE, ASYNC, TargetAlone
+from duo.speculation.modes import ALONE, ASYNC, SYNC, Mode, TargetAlone
 from duo.speculation.sampling import logprobs
 from duo.speculation.target_costs import TargetCosts
 from duo.speculation.types import Candidate, Logits, Origin, Plan, Proposal, Step, StepCost, TokenLogprobs
@@ -147,21 +147,21 @@ class Generation:
         """Candidates for the next step."""
         return self.proposers[0].propose([self.text]) if self.proposers else Proposal()
 
-    def take(self, logits: Logits, candidates: Sequence[Candidate], start: float, end: float) -> int:
-        """A decode that began at `start` had the last token and these candidates: see _decode(). Returns the tokens.
+    def take(self, logits: Logits, candidates: Sequence[Candidate], draft: str, start: float, end: float) -> None:
+        """A decode from `start` on had the last token and these candidates of a `draft`; empty: of the lookup.
 
         Raises what a constraint on the text raises.
         """
-        plan = Plan(candidates, origin=Origin.LOOKUP if candidates else Origin.DRAFT)
+        plan = Plan(candidates, origin=Origin.LOOKUP if candidates and not draft else Origin.DRAFT)
+        self._mode = Mode(draft, SYNC) if draft else ALONE
         try:
             results, _ = self._verify(logits, [self.text], plan, DecodeTime(end - start, 0.0))
         except GrammarError:
             self._ending.reason = GRAMMAR_END
-            return 0
+            return
         for proposer in self.proposers:
             proposer.commit(results)
         self._commit(logits, results, plan)
-        return len(results[0].tokens)
 
     def leave(self, *, pauses: bool = False) -> None:
         """The text has ended, or pauses."""

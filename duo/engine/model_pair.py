@@ -94,8 +94,7 @@ class ModelPair:
         self.controller = Controller(self.drafting.n_most if looks_up else 0)
         self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
         self.head_model = head if Schedule.SYNC in schedules_of(self.drafting) else None
-        has_head = self.head_model is not None
-        self.head = self.new_estimates(self.controller.target, self.drafting, beside=True) if has_head else None
+        self.head = self.new_estimates(self.controller.target, self.drafting, beside=True) if self.head_model else None
         self.controller.known |= {draft.name: draft for draft in self._estimates}
         self.profiles.restore(self.controller, self._estimates)
         n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
@@ -216,10 +215,11 @@ class ModelPair:
             draft = head_context(self.draft_model, self.config, threads, target)
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
-            draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
-        head = None
-        if n_max and self.head_model is not None:
-            head = head_context(self.head_model, self.config, threads, target)
+            in_turns = self.translation is None and Schedule.SYNC in schedules_of(self.drafting)
+            beside = (self.n_together, n_cells) if in_turns else ()  # see JointDraft
+            draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches, *beside)
+        beside_it = self.head_model if n_max else None
+        head = head_context(beside_it, self.config, threads, target) if beside_it is not None else None
         self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
             with self.recorder.watching():

@@ -1,27 +1,29 @@
 """Together: several texts, each in a sequence of the target's cache. One decode makes the next tokens of all of them.
 
-A decode has the last token of each text that is being written, with the candidates of its lookup that pay, and a piece
-of the first prompt that is still being read. Drafts are idle.
+A decode has the last token of each text that is being written, with the candidates of its lookup or of the draft that
+pay, and a piece of the first prompt that is still being read. Which drafts are idle: see joint_draft.py.
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from duo.config.model_config import ROWS
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder, Shared
 from duo.engine.generation import Generation
+from duo.engine.joint_draft import JointDraft
 from duo.engine.kv_store import LEAST, Cache, SavedCache
 from duo.engine.model_pair import ModelPair
-from duo.engine.proposers import LookupProposer
+from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import Request
 from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.sequences import Logits
+from duo.speculation.acceptance import Acceptance
 from duo.speculation.joint import JointDecodes
 from duo.speculation.prompt_lookup import PromptLookup
-from duo.speculation.types import Candidate, Step, common_prefix
+from duo.speculation.types import Candidate, Proposal, Step, common_prefix
 
 log = logging.getLogger("duo.engine")
 
@@ -53,6 +55,17 @@ class Member:
     slot: int  # of its conversation
     error: BaseException | None = None  # that has ended it
     has_failed: bool = False  # whether all was read again once, because llama.cpp had failed
+    # Of the draft, see joint_draft.py:
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    n_drafted: int = 0  # candidates that it may make in a step,
+    n_more: int = 0  # and further ones in this step
+    chain: list[Candidate] = field(default_factory=list)  # that it has made
+    chances: list[tuple[float, float]] = field(default_factory=list)  # see Proposal
+
+    @property
+    def text(self) -> RunningText:
+        """What is written."""
+        return self.generation.text
 
 
 class Together:
@@ -61,6 +74,7 @@ class Together:
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
         self._costs = JointDecodes(pair.controller.target)
+        self._draft = JointDraft(pair, self._costs)
         self._n_threads, self._is_reading = 0, False
         self.members: list[Member] = []
 
@@ -81,6 +95,7 @@ class Together:
     def begin(self) -> None:
         """Texts are written together from now on."""
         self._costs.begin()
+        self._draft.begin()
         self._n_threads = 0
 
     def interrupt(self) -> None:
@@ -104,7 +119,7 @@ class Together:
         return cache, sequence
 
     def _read(self, member: Member) -> Sequence[int]:
-        return member.generation.text.tokens[: member.cache.context.n_past]
+        return member.text.tokens[: member.cache.context.n_past]
 
     def add(self, member: Member, put: Callable[[Step], None]) -> None:
         """Write it, too; `put` gets every step."""
@@ -113,6 +128,7 @@ class Together:
         lookup = LookupProposer(PromptLookup(), pair.drafting.n_most) if looks_up else None
         generation.enter(member.cache.context, lookup, put, member.request.cancelled)
         self.members.append(member)
+        self._draft.add(member)
         pair.saved.reserved.add(member.slot)
 
     def remove(self, member: Member, *, pauses: bool = False) -> SavedCache:
@@ -128,6 +144,7 @@ class Together:
             self.settle()
             return saved
         self.members.remove(member)
+        self._draft.remove(member)
         if not pauses:
             self._pair.saved.keep_beside(cache, member.slot)
         cache.clear()
@@ -137,10 +154,11 @@ class Together:
         """One text is left: it is now the text of the contexts."""
         (member,) = self.members
         self.members.clear()
-        text, (cache, *_) = member.generation.text, self._pair.caches
+        text, (cache, *_) = member.text, self._pair.caches
         if member.sequence:
             self._context.adopt(member.sequence)
         cache.end(text.tokens, text.n_prompt)
+        self._draft.settle(member)
         member.generation.target, self._pair.saved.here = cache.context, member.slot
         return member
 
@@ -169,19 +187,23 @@ class Together:
 
     def _decode(self) -> None:
         context, members = self._context, self.members
-        writing = [one for one in members if one.generation.text.n_fresh == 1]
-        reading = next((one for one in members if one.generation.text.n_fresh > 1), None)
+        writing = [one for one in members if one.text.n_fresh == 1]
+        reading = next((one for one in members if one.text.n_fresh > 1), None)
         n_most = min(ROWS, context.n_batch, self.n_free) - len(members)
-        proposals = [one.generation.propose() for one in writing]
-        numbers = self._costs.plan(proposals, [one.generation.text.n_room - 1 for one in writing], n_most)
-        verified = [proposal.candidates[:n] for proposal, n in zip(proposals, numbers, strict=True)]
+        now, rooms = members[0].request.metrics.clock.now, [one.text.n_room - 1 for one in writing]
+        looked_up = [one.generation.propose() for one in writing]
+        numbers, began = self._costs.plan(looked_up, rooms, n_most), now()
+        proposals = self._draft.propose(writing, looked_up, numbers, n_most)
+        drafted_s = now() - began if any(one.chain for one in writing) else 0.0
+        if drafted_s:
+            numbers = self._costs.plan(proposals, rooms, n_most)
         parts = [
-            (one.sequence, [one.generation.text.tokens[-1], *[each.token for each in candidates]], 1 + len(candidates))
-            for one, candidates in zip(writing, verified, strict=True)
+            (one.sequence, [one.text.tokens[-1], *[each.token for each in proposal.candidates[:n]]], 1 + n)
+            for one, proposal, n in zip(writing, proposals, numbers, strict=True)
         ]
         n_rows, n_read = sum(rows for _, _, rows in parts), 0
         if reading is not None:
-            text, n_past = reading.generation.text, reading.cache.context.n_past
+            text, n_past = reading.text, reading.cache.context.n_past
             n_read = min(text.n_fresh, min(context.n_batch, self.n_free) - n_rows)
             if any(one.request.n_written >= _BEGUN for one in writing):
                 n_read = min(n_read, self._costs.n_beside(n_rows))
@@ -189,9 +211,8 @@ class Together:
             is_whole = n_read == text.n_fresh
             parts.append((reading.sequence, text.tokens[n_past : n_past + n_read], int(is_whole)))
             if is_whole:
-                writing, verified = [*writing, reading], [*verified, ()]
+                writing, proposals, numbers = [*writing, reading], [*proposals, Proposal()], [*numbers, 0]
         self._set_threads(n_read)
-        now = members[0].request.metrics.clock.now
         start = now()
         self._is_reading = n_read > 0
         logits = context.decode_parts(parts)
@@ -200,17 +221,19 @@ class Together:
         for one, (_, tokens, _) in zip(decoded, parts, strict=True):
             one.request.metrics.decoded(start, end, len(tokens))
         n_tokens = 0
-        for one, rows, candidates in zip(writing, logits, verified, strict=False):
-            n_tokens += self._take(one, rows, candidates, start, end)
-        self._costs.learn(len(proposals), n_rows, n_read, n_tokens, end - start)
+        for one, rows, proposal, n in zip(writing, logits, proposals, numbers, strict=False):
+            n_tokens += self._take(one, rows, proposal, n, start, end)
+        self._costs.learn(len(looked_up), n_rows, n_read, n_tokens, end - start, drafted_s)
 
-    def _take(self, member: Member, logits: Logits, candidates: Sequence[Candidate], start: float, end: float) -> int:
-        """The tokens that a decode adds to a text. Its errors are its own."""
+    def _take(self, member: Member, logits: Logits, proposal: Proposal, n: int, start: float, end: float) -> int:
+        """The tokens that a decode with the first `n` candidates adds to a text. Its errors are its own."""
+        n_before = len(member.text.tokens)
         try:
-            return member.generation.take(logits, candidates, start, end)
+            member.generation.take(logits, proposal.candidates[:n], proposal.draft, start, end)
         except Exception as error:
             member.error = error
-            return 0
+        self._draft.learn(member, n_before)
+        return len(member.text.tokens) - n_before
 
     def _set_threads(self, n_read: int) -> None:
         pair = self._pair

@@ -114,6 +114,11 @@ class Acceptance:
             return [(share, chance * mean / (now or 1.0)) for share, chance in found]
         return [(share, 1 - (1 - chance) * (1 - mean) / (1 - now)) for share, chance in found]
 
+    def now(self, confidences: Sequence[float]) -> list[float]:
+        """a(c) of candidates of these confidences, adjusted to the mean of late."""
+        adjusted = [chance for _, chance in self.chances(self.mean)] if confidences else []
+        return [adjusted[bin_of(confidence, len(adjusted))] for confidence in confidences]
+
     def by_depth(self, mean: float) -> list[list[tuple[float, float]]]:
         """chances() of the candidates of each depth: the shares of each add up to 1."""
         found, n = self.chances(mean), len(self.EDGES) + 1

@@ -43,6 +43,10 @@ class TokenTimes:
 
     def seconds(self, doubt: float = 0.0, n_sequences: int = 1) -> float:
         """Seconds for one token in each of `n_sequences`; for several, at least as long as for one."""
+        return self.curve(n_sequences, doubt)[n_sequences - 1]
+
+    def curve(self, n: int, doubt: float = 0.0) -> list[float]:
+        """seconds() for 1 to at least `n` sequences."""
         other, slower = self.relative
         if self.by_threads:
             one_s = min(time.estimate(doubt) for time in self.by_threads.values())
@@ -50,11 +54,11 @@ class TokenTimes:
             one_s = self.inferred_s
         else:
             one_s = other.seconds(doubt) * assumed(slower, doubt)
-        if n_sequences == 1 or not one_s:
-            return one_s
+        if n == 1 or not one_s:
+            return n * [one_s]
         times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self.repeated.items()}
         theirs = {n: time.value / other.token_s * one_s for n, time in other.repeated.items()}
-        return interpolated(with_inferred(times, theirs), n_sequences)[n_sequences - 1]
+        return interpolated(with_inferred(times, theirs), n)
 
     @property
     def repeated(self) -> dict[int, Time]:

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypedDict
 
 from duo.config import DraftConfig
-from duo.speculation.acceptance import Acceptance, AcceptanceState, Lookahead, bin_of
+from duo.speculation.acceptance import Acceptance, AcceptanceState, Lookahead
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_costs import CostState, DraftCosts
 from duo.speculation.estimators import Mean, between
@@ -108,7 +108,7 @@ class DraftEstimates:
         if 0 < n_tokens <= self.block:
             alone.add(seconds, self.n_threads, n_tokens)
         elif n_sequences > 1:
-            concurrent.add(seconds, n_sequences=n_sequences)
+            (concurrent if self.schedule is ASYNC else alone).add(seconds, n_sequences=n_sequences)
         elif n_tokens == 1 and self.schedule is ASYNC:
             concurrent.add(seconds)
         elif n_tokens == 1:
@@ -174,10 +174,7 @@ class DraftEstimates:
 
     def chances(self, candidates: Sequence[Candidate]) -> list[float]:
         """a(c) of each candidate, adjusted to this text."""
-        if not candidates:
-            return []
-        adjusted = [chance for _, chance in self.acceptance.chances(self.acceptance.mean)]
-        return [adjusted[bin_of(each.confidence, len(adjusted))] for each in candidates]
+        return self.acceptance.now([each.confidence for each in candidates])
 
     def lookahead(self) -> Lookahead:
         """How far the draft may run ahead, given what is known now."""

@@ -2,6 +2,7 @@
 
 Candidates of all texts compete: in the order of their survival, as many are taken as maximise tokens - λ · T(n), as in
 decision.py, n being all rows. T is measured apart from that of one text, of which what was not measured is taken.
+A draft in turns makes one more candidate for each of the likeliest texts while that is worth λ times what it takes.
 """
 
 import math
@@ -53,8 +54,7 @@ class JointDecodes:
         if not found or not (curve := self.curve(n_texts + n_most))[0]:
             return counts
         found.sort()
-        tokens, seconds = self._recent
-        rate = max(n_texts / curve[n_texts - 1], tokens / seconds if seconds else 0.0)
+        rate = self._rate(n_texts, curve)
         value = best_value = n_texts - rate * curve[n_texts - 1]
         best, expected = 0, float(n_texts)
         for n, (survival, _, _) in enumerate(found[:n_most], 1):
@@ -65,21 +65,55 @@ class JointDecodes:
             counts[i] += 1
         return counts
 
+    def _rate(self, n_texts: int, curve: Sequence[float]) -> float:
+        """λ in tokens/s."""
+        tokens, seconds = self._recent
+        return max(n_texts / curve[n_texts - 1], tokens / seconds if seconds else 0.0)
+
+    def drafting(
+        self, n_texts: int, n_rows: int, chances: Sequence[tuple[float, float]], step_s: Sequence[tuple[float, float]],
+        n_most: int, depth_most: int,
+    ) -> tuple[int, int, float]:  # fmt: skip
+        """For how many of some texts a draft shall make further candidates: for the first ones, or none.
+
+        `n_rows` are taken already, and `n_most` have room. `chances`: that the candidates of a text are right so far,
+        and that each further one is if they are, likeliest first. `step_s`: seconds of the next step of the draft for
+        so many texts, and of each later one. Also how many each would get, at most `depth_most`, and the seconds saved.
+        """
+        if not chances or n_most < 1 or not step_s[0][0] or not (curve := self.curve(n_rows + n_most))[0]:
+            return 0, 0, 0.0
+        rate, worth, survival = self._rate(n_texts, curve), [0.0] * len(chances), [so_far for so_far, _ in chances]
+        best, best_value = (0, 0), 0.0
+        for depth in range(1, depth_most + 1):
+            added = 0.0  # tokens
+            for i, (_, chance) in enumerate(chances[: n_most // depth]):
+                survival[i] *= chance
+                added += survival[i]
+                worth[i] += added
+                first_s, later_s = step_s[i]
+                decode_s = curve[n_rows + (i + 1) * depth - 1] - curve[n_rows - 1]
+                if (value := worth[i] - rate * (first_s + (depth - 1) * later_s + decode_s)) > best_value:
+                    best, best_value = (i + 1, depth), value
+        return (*best, best_value / rate)
+
     def n_beside(self, n_rows: int) -> int:
         """Tokens of a prompt in a decode of `n_rows` others, which may then take twice as long as without them."""
         seconds = self.curve(n_rows)[-1]
         added_s = self._added.value or _SHARE * seconds
         return max(_LEAST, int(seconds / added_s)) if added_s else _LEAST
 
-    def learn(self, n_texts: int, n_rows: int, n_read: int, n_tokens: int, seconds: float) -> None:
-        """A decode of `n_rows` and `n_read` tokens of a prompt added `n_tokens` to `n_texts`."""
+    def learn(
+        self, n_texts: int, n_rows: int, n_read: int, n_tokens: int, seconds: float, drafted_s: float = 0.0
+    ) -> None:
+        """A decode of `n_rows` and `n_read` tokens of a prompt, after the draft, added `n_tokens` to `n_texts`."""
         if n_read:
             if n_rows > 1:  # one row may take far less than two
                 self._added.add(max(seconds - self.curve(n_rows)[-1], seconds / 10) / n_read)
             return
         self._times.setdefault(n_rows, Time()).add(seconds)
+        seconds += drafted_s
         kept = DEFAULT.memory**n_tokens
         self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + seconds)
         alone_s = self.curve(n_texts)[-1] / n_texts
-        gained_s = n_tokens * alone_s - seconds if n_rows > n_texts else 0.0
+        gained_s = n_tokens * alone_s - seconds if n_rows > n_texts or drafted_s else 0.0
         self._budget.step(seconds, gained_s, alone_s)

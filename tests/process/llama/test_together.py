@@ -12,9 +12,11 @@ import llama_cpp
 import pytest
 
 from duo import Engine, load
+from duo.engine.joint_draft import JointDraft
 from duo.engine.proposers import LookupProposer, RunningText
-from duo.engine.request import Request, generation_config
-from duo.errors import ModelError
+from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
+from duo.engine.together import Member
+from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.context import Context
 from duo.speculation.joint import JointDecodes
 from duo.speculation.types import Candidate, Origin, Proposal, Step
@@ -75,14 +77,23 @@ class Together:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.sizes = list[int]()
         self.parts = list[list[tuple[int, int, int]]]()
+        self.contexts = list[Context]()
         decode = Context.decode_parts
 
         def counted(context: Context, parts: Any) -> Any:
             self.sizes.append(len(parts))
+            self.contexts.append(context)
             self.parts.append([(sequence, len(tokens), rows) for sequence, tokens, rows in parts])
             return decode(context, parts)
 
         patch.setattr(Context, "decode_parts", counted)
+
+    def drafted(self, engine: Engine) -> list[list[tuple[int, int, int]]]:
+        """Those of the draft."""
+        draft = engine.slot.draft
+        assert draft is not None
+        found = [i for i, context in enumerate(self.contexts) if context is draft.cache.context]
+        return [self.parts[i] for i in found]
 
 
 @pytest.fixture
@@ -94,9 +105,11 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Together:
 def alone(pair: tuple[Path, Path]) -> Iterator[Callable[..., list[int]]]:
     """What a text is if it is written alone, without a draft."""
     with load(pair[0], schedule="off", n_slots=1, lookup="off", **OPTIONS) as engine:
-        yield lambda prompt, **options: list(
-            engine.generate(prompt, **{"ignore_eos": True, "temperature": 0.0, **options}).tokens
-        )
+        yield partial(written, engine)
+
+
+def written(engine: Engine, prompt: Sequence[int], **options: Any) -> list[int]:
+    return list(engine.generate(prompt, **{"ignore_eos": True, "temperature": 0.0, **options}).tokens)
 
 
 class Guesses(LookupProposer):
@@ -113,30 +126,93 @@ class Guesses(LookupProposer):
         return Proposal([Candidate(token, 1.0) for token in some], origin=Origin.LOOKUP, chances=len(some) * [(0.5, 9)])
 
 
+def drafting_some(dice: random.Random, n_most: int = 9) -> Callable[..., tuple[int, int, float]]:
+    """JointDecodes.drafting(): of some texts, how many get further candidates is random."""
+    return lambda _, n_texts, n_rows, chances, step_s, n_room, depth: (
+        dice.randrange(min(len(chances), n_room, n_most) + 1), 1, 1.0
+    )  # fmt: skip
+
+
+def spoil(patch: pytest.MonkeyPatch, dice: random.Random, share: float) -> None:
+    """Make a share of the draft's candidates wrong; no others may be. Some decodes of the target are aborted."""
+    decode, draft = Context.decode_parts, JointDraft._decode
+    learn, settle = JointDraft.learn, JointDraft.settle
+
+    def aborted(context: Context, parts: Any) -> Any:
+        if dice.random() < 0.1:
+            raise DecodeAborted("cancelled")
+        return decode(context, parts)
+
+    def drafted(self: JointDraft, members: Sequence[Member], parts: Any) -> None:
+        with patch.context() as inner:
+            inner.setattr(Context, "decode_parts", decode)
+            draft(self, members, parts)
+        for one in members:
+            if one.chain and dice.random() < share:
+                one.chain[-1] = Candidate((one.chain[-1].token + 1) % 256, -1.0)
+
+    def learned(self: JointDraft, member: Member, n_before: int) -> None:
+        added = member.text.tokens[n_before:]
+        for candidate, token in zip(member.chain, added, strict=False):
+            if candidate.token != token:
+                assert candidate.confidence == -1.0
+                break
+        learn(self, member, n_before)
+
+    patch.setattr(Context, "decode_parts", aborted)
+    patch.setattr(JointDraft, "_decode", drafted)
+
+    def settled(self: JointDraft, member: Member) -> None:
+        settle(self, member)
+        assert self.is_idle or self._context.n_past < len(member.text.tokens), "it holds a candidate"
+
+    patch.setattr(JointDraft, "learn", learned)
+    patch.setattr(JointDraft, "settle", settled)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_schedules(
     seed: int, pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Fifty each, of texts that join, leave, pause, continue others and are cancelled; with candidates at random."""
+    """Fifty each, of texts that join, leave, pause, continue others and are cancelled; with candidates at random.
+
+    Those of a draft that is the target itself are all right, but for those that are spoilt, whatever has happened to
+    the sequences of its cache.
+    """
     dice = Guesses.dice = random.Random(seed)
-    monkeypatch.setattr("duo.engine.together.LookupProposer", Guesses)
+    own, spoils = seed in (1, 4), seed == 4
+    if own:
+        monkeypatch.setattr("duo.engine.together.LookupProposer.propose", lambda *_: Proposal())
+        spoil(monkeypatch, dice, share=0.3 * spoils)
+    monkeypatch.setattr("duo.engine.together.LookupProposer", Guesses if not own else LookupProposer)
     take_some = lambda _, proposals, rooms, n_most: [  # noqa: E731
         min(n_most // len(rooms), room, dice.randrange(len(one.candidates) + 1))
         for one, room in zip(proposals, rooms, strict=True)
     ]
     monkeypatch.setattr(JointDecodes, "plan", take_some)
+    monkeypatch.setattr(JointDecodes, "drafting", drafting_some(dice))
     options: dict[str, Any] = {"n_slots": (4, 4, 3, 2, 4, 4)[seed], "turn_tokens": (0, 3, 12)[seed % 3]}
-    schedule = dice.choice(["off", "sync", "async", "auto"])
-    with load(pair[0], pair[1], schedule=schedule, **options, **OPTIONS) as engine:
+    schedule = "sync" if own else ("sync", "off", "auto", "async")[seed % 4]
+    n_verified = n_accepted = 0
+    with ExitStack() as stack:
+        if own:
+            deep = tiny_llama(tmp_path / "deep.gguf", n_layer=2)
+            pair = deep, deep
+            alone = partial(
+                written, stack.enter_context(load(deep, schedule="off", n_slots=1, lookup="off", **OPTIONS))
+            )
+        engine = stack.enter_context(load(pair[0], pair[1], schedule=schedule, **options, **OPTIONS))
         engine.call(lambda slot: slot.reserve(0, -1))
         begun, known = some(dice, 40), [some(dice, 50)]  # beginnings, which texts have in common
         for i in range(50):
             texts, cancelled = list[Text](), set[int]()
             for j in range(dice.randrange(2, 6)):
+                drafting = Drafting(schedule="off") if dice.random() < 0.2 else AS_USUAL
                 prompt = dice.choice([[], begun, dice.choice(known)]) + some(dice, dice.choice([1, 5, 60]))
                 sampling: dict[str, Any] = dice.choice([{}, {"temperature": 0.9, "seed": i}, {"repeat_penalty": 1.2}])
                 text = Text(engine, prompt, max_tokens=dice.choice([1, 12, 30]), **sampling)
+                text.request.drafting = drafting
                 if j and dice.random() < 0.6:  # it comes in the middle of another
                     dice.choice(texts).acts.setdefault(dice.randrange(1, 12), []).append(text.submit)
                 if dice.random() < 0.2:
@@ -154,10 +230,17 @@ def test_random_schedules(
                 assert found == expected[: len(found)], (seed, i, j)
                 assert text.error is None
                 assert j in cancelled or len(found) == len(expected)
+                draft = text.request.metrics.statistics().draft
+                assert draft is None or draft.error is None
+                n_verified += draft.verified if draft is not None else 0
+                n_accepted += draft.accepted if draft is not None else 0
             known = [*known, [*texts[0].request.prompt, *texts[0].tokens]][-3:]
             known = [one[:150] for one in known]
+        assert bool(together.drafted(engine)) == (schedule in ("sync", "auto"))
         assert not engine.scheduler._paused
         assert not engine.scheduler.running()
+    assert n_accepted or schedule in ("off", "async")
+    assert n_verified == n_accepted or not own or spoils
     assert max(together.sizes) == min(4, options["n_slots"])
     assert len(together.sizes) > 200
 
@@ -195,6 +278,87 @@ def test_texts_beside_which_others_are_written(kind: str, tmp_path: Path, togeth
                 head: Any = engine.slot._contexts[1]
                 assert head.rows.first > 30, "rows of before are not those of the text"
     assert max(together.sizes) == 3
+
+
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_a_draft_that_fails_is_reported_once_and_the_texts_go_on(
+    first: int, pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    dice, draft, count = random.Random(first), JointDraft._decode, [0]
+
+    def failing(self: JointDraft, members: Sequence[Member], parts: Any) -> None:
+        count[0] += 1
+        draft(self, members, parts)
+        if first <= count[0] < 99:
+            raise DecodeError("out of memory")
+
+    monkeypatch.setattr(JointDraft, "_decode", failing)
+    monkeypatch.setattr(JointDecodes, "drafting", lambda _, n, rows, chances, *__: (len(chances), 1, float(rows < 6)))
+    with load(pair[0], pair[1], schedule="sync", lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        for i in range(2):
+            count[0] += 99 * i
+            texts = [Text(engine, some(dice, 20 + i), max_tokens=20) for i in range(3)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                assert text.wait() == alone(text.request.prompt, max_tokens=20)
+                assert text.error is None
+            failed = [text.request.metrics.draft_error for text in texts]
+            assert ("out of memory" in failed) == (i == 0)
+            assert len([line for line in caplog.messages if "the draft failed" in line]) == 1
+    assert count[0] > 99 + first, "it drafts again for the next texts"
+
+
+@pytest.mark.parametrize("kind", ["off", "async", "rejection", "another vocabulary", "off here", "async here"])
+def test_which_drafts_are_idle(
+    kind: str, pair: tuple[Path, Path], tmp_path: Path, together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JointDecodes, "drafting", lambda _, n, rows, chances, *__: (len(chances), 1, float(rows < 6)))
+    dice, more = random.Random(kind), dict[str, Any]()
+    path = pair[1]
+    if kind == "another vocabulary":
+        path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
+    elif kind == "rejection":
+        more = {"verify": "rejection", "temperature": 0.8, "seed": 3}
+    with load(pair[0], path, schedule=kind if kind in ("off", "async") else "auto", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 20), max_tokens=9, **more) for _ in range(3)]
+        for text in texts if " here" in kind else []:
+            text.request.drafting = Drafting(schedule=kind.removesuffix(" here"))
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+            assert text.error is None
+        assert not together.drafted(engine)
+    assert max(together.sizes) == 3
+
+
+def test_a_draft_reads_a_prompt_only_where_it_pays(
+    pair: tuple[Path, Path], together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces, and once what texts have in common."""
+    dice, gained_s = random.Random(3), [0.0]
+    monkeypatch.setattr(
+        JointDecodes, "drafting", lambda _, n, rows, chances, *__: (len(chances) * (rows < 4), 1, gained_s[0])
+    )
+    with load(pair[0], pair[1], schedule="sync", lookup="off", **OPTIONS, n_slots=2) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        for gained_s[0] in (0.0, 0.5, 1e6):  # the second is less than it takes to read a text
+            estimates = engine.slot.estimates
+            assert estimates is not None
+            estimates.costs._read.value = 1.0
+            begun = some(dice, 100)
+            texts = [Text(engine, begun + some(dice, 100), max_tokens=40) for _ in range(2)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                text.wait()
+            assert bool(together.drafted(engine)) == (gained_s[0] > 1), gained_s
+        drafted = together.drafted(engine)
+    pieces = [parts for parts in drafted if not parts[0][2]]
+    assert 280 < sum(n for ((_, n, _),) in pieces) < 320, "of 2 x 200 tokens, 100 are the same"
+    assert len(pieces) > 2
+    assert any(parts[0][2] for parts in drafted[: drafted.index(pieces[-1])]), "others do not wait for all of them"
 
 
 def test_logprobs_are_those_of_the_text_alone(pair: tuple[Path, Path], together: Together) -> None:

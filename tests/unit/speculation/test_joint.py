@@ -79,6 +79,58 @@ def test_candidates_that_turn_out_to_be_wrong_are_doubted() -> None:
     assert made.plan([likely, NEW], [9, 9], 30) == [0, 0]
 
 
+SURE, LIKELY, OPEN = (1.0, 0.9), (1.0, 0.7), (0.6, 0.7)  # texts, by what their candidates and further ones promise
+
+
+@pytest.mark.parametrize(
+    ("times", "chances", "draft_s", "expected"),
+    [
+        (FLAT, [LIKELY, LIKELY], 0.05, (2, 3)),
+        (FLAT, [LIKELY, LIKELY], 0.2, (2, 2)),
+        (FLAT, [SURE, LIKELY], 0.3, (1, 3)),
+        (FLAT, [SURE, OPEN], 0.1, (2, 3)),
+        (FLAT, [SURE, OPEN], 0.2, (1, 3)),  # not for the one whose candidates may be wrong already
+        (FLAT, [LIKELY, LIKELY], 1.0, (0, 0)),  # a slow draft
+        (STEEP, [SURE, SURE], 0.05, (0, 0)),
+        ([1.0, *[1.5] * 6], [LIKELY], 0.05, (1, 3)),  # no candidate would pay alone
+        (FLAT, [], 0.1, (0, 0)),
+    ],
+)
+def test_a_draft_goes_on_where_that_is_worth_its_time_and_what_is_added_to_the_decode(
+    times: list[float], chances: list[tuple[float, float]], draft_s: float, expected: tuple[int, int]
+) -> None:
+    made = measured(times)
+    n, depth, saved_s = made.drafting(2, 2, chances, [(draft_s, draft_s), (2 * draft_s, 2 * draft_s)], 6, 3)
+    assert (n, depth) == expected
+    assert (saved_s > 0) == (n > 0)
+
+
+def test_the_limits_of_a_draft_hold() -> None:
+    made, step_s = measured(FLAT), [(0.01, 0.01)] * 2
+    assert made.drafting(2, 2, [SURE, SURE], step_s, 5, 1)[:2] == (2, 1)
+    assert made.drafting(2, 2, [SURE, SURE], step_s, 1, 3)[:2] == (1, 1)
+    assert made.drafting(2, 2, [SURE, SURE], step_s, 0, 3)[:2] == (0, 0)
+    assert made.drafting(2, 2, [SURE, SURE], [(0.0, 0.0)] * 2, 5, 3)[:2] == (0, 0), "its time is not known"
+    assert JointDecodes(TargetCosts()).drafting(2, 2, [SURE, SURE], step_s, 5, 3)[:2] == (0, 0)
+
+
+def test_the_first_step_of_a_draft_may_take_longer() -> None:
+    made = measured(FLAT)
+    assert made.drafting(2, 2, [LIKELY], [(0.1, 0.1)], 5, 1)[0] == 1
+    assert made.drafting(2, 2, [LIKELY], [(0.5, 0.1)], 5, 1)[0] == 0
+
+
+def test_what_a_draft_takes_counts() -> None:
+    """In the rate, and for the doubts about candidates, but not as the time of a decode."""
+    slow, fast = measured(FLAT), measured(FLAT)
+    for _ in range(40):
+        slow.learn(2, 4, 0, 4, 1.04, 2.0)
+        fast.learn(2, 4, 0, 4, 1.04)
+    assert slow.curve(4) == fast.curve(4)
+    assert slow.drafting(2, 2, [LIKELY, LIKELY], [(0.35, 0.35)] * 2, 5, 1)[0] == 2
+    assert fast.drafting(2, 2, [LIKELY, LIKELY], [(0.35, 0.35)] * 2, 5, 1)[0] == 0, "the time brings more without it"
+
+
 def test_a_piece_of_a_prompt_doubles_the_time_of_a_decode() -> None:
     made = measured(FLAT)
     for _ in range(20):
