@@ -40,7 +40,7 @@ class _Response(msgspec.Struct):
     body: msgspec.Raw
 
 
-class _Answer(msgspec.Struct):
+class _AnswerLine(msgspec.Struct):
     """A line of the answers. `response` has the error of a request that was refused, too, as OpenAI's has."""
 
     id: str
@@ -73,20 +73,21 @@ class AnswerFile:
         Raises UsageError if there is anything else in it, or another batch writes it, and OSError.
         """
         if path.exists() and not path.is_file():
-            raise UsageError(f"-o {path}: this is no file, from which a batch could go on")
+            raise UsageError(f"output {path}: this is no file, from which a batch could go on", "output")
         self._file = path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"-o {path}: another duo batch is writing it") from None
+            raise UsageError(f"output {path}: another duo batch is writing it", "output") from None
         self.statuses: dict[str, int] = {}  # of each answer, by its `custom_id`
         n_bytes, line = self._file.seek(0), b"\n"
         for n, line in enumerate(self._file, 1):
             try:
-                answer = msgspec.json.decode(line, type=_Answer)
+                answer = msgspec.json.decode(line, type=_AnswerLine)
             except (msgspec.DecodeError, RecursionError, ValueError):
                 if line.endswith(b"\n") or line[: len(_HEAD)] != _HEAD[: len(line)]:
-                    raise UsageError(f"-o {path}: line {n} is no answer of a batch: name another file") from None
+                    why = f"line {n} is no answer of a batch: name another file"
+                    raise UsageError(f"output {path}: {why}", "output") from None
                 self._file.truncate(n_bytes)
                 return
             n_bytes += len(line)
@@ -103,7 +104,7 @@ class AnswerFile:
     def add(self, custom_id: str, status: int, body: bytes) -> None:
         """Write an answer. Raises OSError."""
         response = _Response(status, secrets.token_hex(16), msgspec.Raw(body))
-        answer = _Answer(f"batch_req_{secrets.token_hex(16)}", custom_id, response)
+        answer = _AnswerLine(f"batch_req_{secrets.token_hex(16)}", custom_id, response)
         self._file.write(msgspec.json.encode(answer) + b"\n")
         self._file.flush()
         self.statuses[custom_id] = status
