@@ -51,6 +51,8 @@ class Target:
 
     def __init__(self, path: Path, device: str) -> None:
         reader = gguf.GGUFReader(path)
+        if any(tensor.name.startswith("rope_freqs") for tensor in reader.tensors):
+            raise SystemExit(f"{path}: a Llama with factors of its positions (rope_freqs), which this does not compute")
         number = {name.partition(".")[2]: field.contents() for name, field in reader.fields.items() if "llama." in name}
         self.n_layer, self.n_head = number["block_count"], number["attention.head_count"]
         self.n_kv, self.n_embd = number["attention.head_count_kv"], number["embedding_length"]

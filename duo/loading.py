@@ -132,9 +132,8 @@ def _load(
         configs = [one for one in (target_config, draft_config, beside) if one is not None]
         here = [one for one in configs if one is target_config or not one.rpc_servers]
         _check_weights(here)
-        target, *others = (stack.enter_context(closing(load_model(one, show))) for one in here)
-        block = others.pop() if beside is not None else None
-        draft = others[0] if others else None
+        models = [stack.enter_context(closing(load_model(one, show))) for one in here if one is not beside]
+        target, draft = models[0], models[1] if len(models) > 1 else None
         if target.head_kind:
             why = "it is a draft, for the model that it was made for"
             raise ModelError(f"{target.path}: {named(target.head_kind)}: {why}")
@@ -148,8 +147,8 @@ def _load(
         elif draft_config is None and target.has_mtp:
             draft = _mtp(target)
         head = _mtp(target) if target.has_mtp and draft not in (None, target) else None
-        if head is None and block is not None:
-            head = _fitting(target, block)
+        if head is None and beside is not None:
+            head = _loaded_beside(beside, target, show, stack)
         drafting = {LAYER if one is target else one.path.stem: one.config for one in (draft, head) if one is not None}
         remote = draft_config if draft_config is not None and draft_config.rpc_servers else None
         if remote is not None:
@@ -202,6 +201,7 @@ def _find(
                 check_gguf(Path(local))  # before anything is downloaded
         remote = config.rpc_servers or config.draft_rpc_servers or config.back_port is not None
         takes_block = "off" not in (config.heads, config.schedule) and config.draft_n_max != 0 and not remote
+        takes_block = takes_block and (draft_name is None or config.schedule == "auto")  # forced on the draft
         path = find_model(name, offline=config.offline, with_block=takes_block)
         draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
         block_path = _block_beside(path) if takes_block else None
@@ -221,7 +221,13 @@ def _find(
 def _block_beside(path: Path) -> Path | None:
     """The block draft beside a model, if it was made for it, as far as headers can tell."""
     for name in select_block([each.name for each in path.parent.glob("*.gguf")], path.name):
-        draft, target = GgufHeader(path.parent / name), GgufHeader(path)
+        target = GgufHeader(path)
+        try:
+            check_gguf(path.parent / name)
+            draft = GgufHeader(path.parent / name)
+        except ModelError as error:
+            log.warning("%s is not used: %s", path.parent / name, error)
+            return None
         if may_fit(draft, target) and draft.shares_vocabulary(target) and not head_kind(target):
             log.info("%s drafts for %s (heads off: it does not)", name, path.name)
             return path.parent / name
@@ -285,6 +291,19 @@ def _fitting(target: Model, head: Model) -> Model | None:
         log.warning("%s is not used: %s", head.path, error)
         return None
     return head
+
+
+def _loaded_beside(config: ModelConfig, target: Model, show: Show, stack: ExitStack) -> Model | None:
+    """The block draft beside a model that has a draft, too, if it can be loaded and was made for it."""
+    with ExitStack() as own:
+        try:
+            head = _fitting(target, own.enter_context(closing(load_model(config, show))))
+        except ModelError as error:
+            log.warning("%s is not used: %s", config.path, error)
+            return None
+        if head is not None:
+            stack.push(own.pop_all())
+        return head
 
 
 def _mtp(target: Model) -> Model | None:

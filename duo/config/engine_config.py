@@ -150,7 +150,8 @@ class EngineConfig:
         "auto", "--heads", "Drafting",
         "auto: a model that has a layer for multi-token prediction (MTP) drafts with it where that is faster than the "
         "target alone, or than another draft, and so does one that has a block draft beside it (dflash-*.gguf, "
-        "dspark-*.gguf) with that; off: neither is loaded. A head in a file of its own is given as the draft.",
+        "dspark-*.gguf) with that, unless a schedule is forced on a draft model; off: neither is loaded. A head in a "
+        "file of its own is given as the draft.",
         who=_DRAFTED,
         choices=("auto", "off"))
     profile: bool = option(

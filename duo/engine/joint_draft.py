@@ -121,6 +121,8 @@ class JointDraft:
                 n_rows += n
             else:
                 found.append(one)
+        n_most -= n_rows - len(members)
+        n_unread = min(DEFAULT.some, context.n_batch // max(1, len(members)))  # of each text, in one decode
         n_free = context.n_cells - sum(self._sequence(one).n_past for one in members)
         n_free -= len(members) * (DEFAULT.some + max((one.n_more for one in found), default=0))
         n, depth, gained_s = self._worth(found, len(members), n_rows, n_most)
@@ -129,10 +131,10 @@ class JointDraft:
         usable = within(self._pair.threads, self._pair.cores.limit)
         context.set_threads(min(self._draft.estimates.n_threads, max(usable.draft)), usable.target)
         found = [one for one in found if max(one.text.tokens[-self._lag(one) :]) < context.n_vocab]
-        late = min((one for one in found if DEFAULT.some < self._lag(one) <= n_free), key=self._lag, default=None)
+        late = min((one for one in found if n_unread < self._lag(one) <= n_free), key=self._lag, default=None)
         if late is not None:
             self._read(late, members, decode_s, gained_s / n / (depth + 1))
-        found = [one for one in found if self._lag(one) <= DEFAULT.some]
+        found = [one for one in found if self._lag(one) <= n_unread]
         while n and found:
             n_taken = sum(len(one.chain) for one in members)
             n, _, _ = self._worth(found, len(members), n_rows + n_taken, n_most - n_taken)

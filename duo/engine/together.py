@@ -194,8 +194,8 @@ class Together:
         looked_up = [one.generation.propose() for one in writing]
         numbers, began = self._costs.plan(looked_up, rooms, n_most), now()
         proposals = self._draft.propose(writing, looked_up, numbers, n_most)
-        drafted_s = now() - began if any(one.chain for one in writing) else 0.0
-        if drafted_s:
+        drafted_s = now() - began
+        if any(one.chain for one in writing):
             numbers = self._costs.plan(proposals, rooms, n_most)
         parts = [
             (one.sequence, [one.text.tokens[-1], *[each.token for each in proposal.candidates[:n]]], 1 + n)

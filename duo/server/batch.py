@@ -30,7 +30,7 @@ class BatchRequest(msgspec.Struct):
 
     custom_id: str
     method: Literal["POST"]
-    url: Annotated[str, msgspec.Meta(pattern="^/[!-~]{0,200}$")]  # a path
+    url: Annotated[str, msgspec.Meta(pattern=r"^/(?!/)[!-~]{0,200}\Z")]  # a path
     body: dict[str, msgspec.Raw]
 
 
@@ -74,7 +74,7 @@ class AnswerFile:
         """
         if path.exists() and not path.is_file():
             raise UsageError(f"output {path}: this is no file, from which a batch could go on", "output")
-        self._file = path.open("a+b")
+        self.path, self._file = path, path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -120,6 +120,7 @@ class Batch:
         self._service.loaded = engine
         endpoints = Endpoints(self._service, RequestWork(logs=False), defaults, random_seed)
         self._app = Starlette(routes=endpoints.routes(), exception_handlers=HANDLERS)
+        self._app.router.redirect_slashes = False
 
     def stop(self) -> None:
         """End all texts, whose requests get no answer. From any thread."""
@@ -142,8 +143,14 @@ class Batch:
             for one in left:
                 status, body, warning = _STREAM.status, msgspec.json.encode(openai_error(_STREAM)), ""
                 if bytes(one.body.get("stream", b"")) != b"true":
-                    answer = await client.post(one.url, content=msgspec.json.encode(one.body))
-                    status, body, warning = answer.status_code, answer.content, answer.headers.get(WARNING_HEADER, "")
+                    try:
+                        answer = await client.post(one.url, content=msgspec.json.encode(one.body))
+                    except httpx.InvalidURL as error:
+                        fault = ApiError(400, f"url: {error}")
+                        status, body = fault.status, msgspec.json.encode(openai_error(fault))
+                    else:
+                        status, body = answer.status_code, answer.content
+                        warning = answer.headers.get(WARNING_HEADER, "")
                 if self._service.stopped.is_set() or lifeline.is_lost():
                     break
                 add(one.custom_id, status, body, warning)

@@ -12,6 +12,7 @@ from duo.llama.grammar import Grammar
 from duo.server.batch import AnswerFile, Batch, BatchRequest, read_requests
 
 _MOST_WARNINGS = 16
+_PASSING = (500, 503)  # statuses of failures of this machine: such a request is asked again by the next command
 
 
 def batch(options: BatchOptions) -> int:
@@ -25,16 +26,20 @@ def batch(options: BatchOptions) -> int:
         requests, faults = read_requests(path)
         if output.exists() and output.samefile(path):
             raise UsageError(f"-o {output}: these are the requests: name another file")
-    for fault in faults:
+    for fault in faults[:_MOST_WARNINGS]:
         warn(f"{fault}: left out")
-    with blame("-o", output), AnswerFile(output) as answers:
+    if len(faults) > _MOST_WARNINGS:
+        warn(f"{path}: {len(faults) - _MOST_WARNINGS} further lines: left out")
+    with blame("-o", output):
+        opened = AnswerFile(output)
+    with opened as answers:
         left = [one for one in requests.values() if one.custom_id not in answers.statuses]
         status = _answer(options, left, answers) if left else 0
         statuses = [answers.statuses[one] for one in requests if one in answers.statuses]
     n_errors = sum(one >= 400 for one in statuses)
     said = f"{output}: {len(statuses)} of {len(requests)} requests are answered, {n_errors} of them by errors"
     note(f"{said}; to go on, give the same command again" if len(statuses) < len(requests) else said)
-    return status or int(n_errors > 0 or bool(faults))
+    return status or int(n_errors > 0 or bool(faults) or len(statuses) < len(requests))
 
 
 def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: AnswerFile) -> int:
@@ -48,7 +53,11 @@ def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: Answer
         with on_interrupt(batch.stop) as interrupt, progress_bar(shows_time=True) as show:
 
             def add(custom_id: str, status: int, body: bytes, warning: str) -> None:
-                answers.add(custom_id, status, body)
+                if status in _PASSING:
+                    warning = f"no answer ({status}), but next time: {body.decode(errors='replace')[:300]}"
+                else:
+                    with blame("-o", answers.path):
+                        answers.add(custom_id, status, body)
                 show("answers", len(answers.statuses), n_before + len(left))
                 if warning and warning not in warnings and len(warnings) < _MOST_WARNINGS:
                     warnings.add(warning)

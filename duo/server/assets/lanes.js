@@ -58,11 +58,10 @@ export class Lanes {
       else rows.push({ id, spans });
     }
     if (rows.length < 2) return [{ name: "target", spans: rows[0]?.spans ?? [], colour: "accent" }];
-    const named = rows.map(({ id, spans }) => {
-      const isOwn = id === this.own;
-      return { name: isOwn ? "this chat" : `text ${id}`, spans, colour: isOwn ? "accent" : "muted" };
+    rows.sort((one, other) => (other.id === this.own) - (one.id === this.own));
+    return rows.slice(0, MOST).map(({ id, spans }) => {
+      return { name: id === this.own ? "this chat" : `text ${id}`, spans, colour: "text" };
     });
-    return named.sort((one, other) => (other.colour === "accent") - (one.colour === "accent")).slice(0, MOST);
   }
 
   draw() {
@@ -94,10 +93,10 @@ export class Lanes {
     context.fillText(lane, 0, top + BAR / 2);
     context.fillStyle = colours.raised;
     context.fillRect(LABEL, top, room, BAR);
-    for (const { name, start_ms: start, end_ms: end } of spans) {
+    for (const { name, start_ms: start, end_ms: end, id } of spans) {
       const left = at(start);
       const width = Math.max(at(end) - left - 0.5, 0.75);
-      context.fillStyle = colours[colour];
+      context.fillStyle = colours[colour === "text" ? (id === this.own ? "accent" : "muted") : colour];
       context.globalAlpha = name === "prompt" || name === "catch up" ? 0.5 : 1;
       if (name === "wait") context.fillRect(left, top + BAR / 2 - 0.5, width, 1);
       else context.fillRect(left, top, width, BAR);

@@ -324,7 +324,7 @@ def test_a_draft_model_a_block_draft_and_the_lookup_in_one_text(
         for estimates in known.values():  # whichever of the two pays
             estimates.schedules = (Schedule.SYNC, Schedule.OFF)
         assert write(engine, 400, **sampling) == expected
-    for how in ({"heads": "off"}, {"schedule": "async"}):
+    for how in ({"heads": "off"}, {"schedule": "async"}, {"schedule": "sync"}):  # forced on the draft
         with load(path, draft, **options | how) as engine:
             assert engine.slot.head is None
     tiny_block(block, layers=(9,))
@@ -332,6 +332,13 @@ def test_a_draft_model_a_block_draft_and_the_lookup_in_one_text(
         assert engine.slot.head is None
         assert write(engine, 50, **sampling) == expected[:50]
     assert "reads layers 9" in caplog.text
+    whole = block.read_bytes()
+    for n in (10, len(whole) // 2, len(whole) - 1000):  # a download that was stopped
+        block.write_bytes(whole[:n])
+        caplog.clear()
+        with load(path, draft, **options) as engine:
+            assert engine.slot.head is None
+        assert "dspark-tiny.gguf is not used" in caplog.text
 
 
 def test_tune_scores_places_of_blocks(pair: tuple[Context, BlockContext]) -> None:

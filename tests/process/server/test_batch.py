@@ -182,3 +182,31 @@ def test_files_that_are_no_batch(started: Callable[..., list[Argument]], tmp_pat
         output.write_text(text)
         assert_refused(duo(*started()), f"-o {output}: line 1 is no answer of a batch: name another file", status=2)
         assert output.read_text() == text
+
+
+def test_urls_that_nothing_answers(started: Callable[..., list[Argument]], tmp_path: Path) -> None:
+    urls = ["/v1/completions/", "/v1/nothing", "/v1/completions\n", "//other:x/", "/v1/completions"]
+    written(tmp_path / "requests.jsonl", [line(url, url, prompt="Hello", max_tokens=1) for url in urls])
+    for _ in range(2):  # and the file of answers is still one
+        run = duo(*started())
+        assert run.status == 1
+        assert "Traceback" not in run.stderr
+        assert run.stderr.count("left out") == 2, run.stderr
+        found = {one["custom_id"]: one["response"]["status_code"] for one in answered(tmp_path / "answers.jsonl")}
+        assert found == {"/v1/completions/": 404, "/v1/nothing": 404, "/v1/completions": 200}
+
+
+def test_what_the_machine_failed_to_do_is_asked_again(started: Callable[..., list[Argument]], tmp_path: Path) -> None:
+    written(tmp_path / "requests.jsonl", [completion(1)])
+    fails = (
+        "from duo.server import generation_service as service\n"
+        "from duo.errors import ApiError\n"
+        "def fail(*_, **__): raise ApiError(503, 'no room')\n"
+        "service.GenerationService.begin = fail\n"
+    )
+    run = duo(*started(), before=fails)
+    assert run.status == 1
+    assert "no answer (503), but next time: " in run.stderr
+    assert "0 of 1 requests are answered" in run.stderr
+    assert duo(*started()).status == 0
+    assert len(answered(tmp_path / "answers.jsonl")) == 1
