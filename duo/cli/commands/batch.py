@@ -38,6 +38,7 @@ def batch(options: BatchOptions) -> int:
         statuses = [answers.statuses[one] for one in requests if one in answers.statuses]
     n_errors = sum(one >= 400 for one in statuses)
     said = f"{output}: {len(statuses)} of {len(requests)} requests are answered, {n_errors} of them by errors"
+    said += f"; lines left out: {len(faults)}" if faults else ""
     note(f"{said}; to go on, give the same command again" if len(statuses) < len(requests) else said)
     return status or int(n_errors > 0 or bool(faults) or len(statuses) < len(requests))
 

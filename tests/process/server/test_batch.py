@@ -101,7 +101,8 @@ def test_each_api_answers_and_what_is_wrong_is_told(started: Callable[..., list[
     assert "an earlier line has the custom_id '/v1/responses', too" in said[1]
     assert "`$.method`" in said[2]
     assert said[3].startswith("'named': unknown model 'gpt-5'")
-    assert said[4:] == [f"duo: {tmp_path}/answers.jsonl: 11 of 11 requests are answered, 4 of them by errors"]
+    answers = f"duo: {tmp_path}/answers.jsonl: 11 of 11 requests are answered"
+    assert said[4:] == [f"{answers}, 4 of them by errors; lines left out: 3"]
     assert run.status == 1
     # All have an answer: no model is loaded.
     again = duo(*started(), before="import duo.cli.load; del duo.cli.load.load_engine\n")
@@ -191,7 +192,7 @@ def test_urls_that_nothing_answers(started: Callable[..., list[Argument]], tmp_p
         run = duo(*started())
         assert run.status == 1
         assert "Traceback" not in run.stderr
-        assert run.stderr.count("left out") == 2, run.stderr
+        assert run.stderr.count(": left out") == 2, run.stderr
         found = {one["custom_id"]: one["response"]["status_code"] for one in answered(tmp_path / "answers.jsonl")}
         assert found == {"/v1/completions/": 404, "/v1/nothing": 404, "/v1/completions": 200}
 
