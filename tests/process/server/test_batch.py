@@ -101,8 +101,8 @@ def test_each_api_answers_and_what_is_wrong_is_told(started: Callable[..., list[
     assert "an earlier line has the custom_id '/v1/responses', too" in said[1]
     assert "`$.method`" in said[2]
     assert said[3].startswith("'named': unknown model 'gpt-5'")
-    answers = f"duo: {tmp_path}/answers.jsonl: 11 of 11 requests are answered"
-    assert said[4:] == [f"{answers}, 4 of them by errors; lines left out: 3"]
+    summary = f"duo: {tmp_path}/answers.jsonl: 11 of 11 requests are answered"
+    assert said[4:] == [f"{summary}, 4 of them by errors; lines left out: 3"]
     assert run.status == 1
     # All have an answer: no model is loaded.
     again = duo(*started(), before="import duo.cli.load; del duo.cli.load.load_engine\n")
