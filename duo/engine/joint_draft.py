@@ -116,6 +116,9 @@ class JointDraft:
         n_rows, context = len(members), self._context
         for one, proposal, n in zip(members, proposals, numbers, strict=True):
             self._forget_rejected(one)
+            if one.n_idle > DEFAULT.horizon:  # perhaps the draft was only unlucky: what earlier texts say counts again
+                one.acceptance.begin()
+                one.n_idle = 0
             one.n_more = min(one.n_drafted, one.text.n_room - 1, context.n_ctx - len(one.text.tokens))
             if one.n_more < 1 or (n and proposal.chances[0][0] >= one.acceptance.mean):
                 n_rows += n
@@ -196,6 +199,7 @@ class JointDraft:
 
     def learn(self, member: Member, n_before: int) -> None:
         """A text, which had `n_before` tokens, has more."""
+        member.n_idle = 0 if member.chain else member.n_idle + len(member.text.tokens) - n_before
         for candidate, token in zip(member.chain, member.text.tokens[n_before:], strict=False):
             member.acceptance.add(candidate.confidence, candidate.token == token)
             if candidate.token != token:

@@ -59,6 +59,7 @@ class Member:
     acceptance: Acceptance = field(default_factory=Acceptance)
     n_drafted: int = 0  # candidates that it may make in a step,
     n_more: int = 0  # and further ones in this step
+    n_idle: int = 0  # tokens since it made one
     chain: list[Candidate] = field(default_factory=list)  # that it has made
     chances: list[tuple[float, float]] = field(default_factory=list)  # see Proposal
 

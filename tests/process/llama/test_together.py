@@ -361,6 +361,38 @@ def test_a_draft_reads_a_prompt_only_where_it_pays(
     assert any(parts[0][2] for parts in drafted[: drafted.index(pieces[-1])]), "others do not wait for all of them"
 
 
+def test_a_draft_that_was_unlucky_is_tried_again(
+    tmp_path: Path, together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first candidates are spoilt, all later ones are right."""
+    dice, count = random.Random(5), [0]
+    monkeypatch.setattr(
+        JointDecodes, "drafting",
+        lambda _, n, rows, chances, *__: (len(chances) * (rows < 4 and chances[0][1] > 0.3 if chances else 0), 1, 1.0),
+    )  # fmt: skip
+    draft = JointDraft._decode
+
+    def spoilt(self: JointDraft, members: Sequence[Member], parts: Any) -> None:
+        draft(self, members, parts)
+        count[0] += 1
+        for one in members if count[0] <= 20 else ():
+            if one.chain:
+                one.chain[-1] = Candidate((one.chain[-1].token + 1) % 256, 1.0)
+
+    monkeypatch.setattr(JointDraft, "_decode", spoilt)
+    path = tiny_llama(tmp_path / "deep.gguf", n_layer=2)
+    with load(path, path, schedule="sync", lookup="off", **{**OPTIONS, "n_ctx": 900}) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        assert engine.slot.estimates is not None
+        engine.slot.estimates.begin("greedy", 0)
+        engine.slot.estimates.acceptance.add_share(0.9, 256)  # of earlier texts
+        texts = [Text(engine, some(dice, 10), max_tokens=800) for _ in range(2)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+    assert count[0] > 100
+
+
 def test_logprobs_are_those_of_the_text_alone(pair: tuple[Path, Path], together: Together) -> None:
     dice = random.Random(7)
     with load(pair[0], lookup="off", **OPTIONS) as engine:
