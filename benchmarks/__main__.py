@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--prompts", type=Path, nargs="+", metavar="FILE", help="prompts (default: of the pair)")
     add("--only", nargs="+", metavar="NAME", default=(), help="only contestants whose names start with NAME")
     add("--minutes", type=float, default=math.inf, metavar="M", help="as many rounds as fit, at least one")
-    add("--questions", type=Path, metavar="FILE", help="spec-bench: questions of Spec-Bench or SPEED-Bench")
+    add("--questions", type=Path, metavar="FILE", help="spec-bench, clients: questions of Spec-Bench or SPEED-Bench")
     add("--per-category", type=int, metavar="N", help="spec-bench: questions of each category (default: all)")
     add("--turns", type=int, metavar="N", help="spec-bench: turns of each question (default: all)")
     add("--temperature", type=float, nargs="+", default=(0.0,), metavar="T", help="spec-bench: temperatures")

@@ -34,7 +34,7 @@ class Subscription:
         self.counts = Counter[str]()  # of events by name
         self.problem: str | None = None
         self._begun: list[int] = []  # texts that have not ended
-        self._leaves = False
+        self._has_begun = self._leaves = False
         self._connection = http.client.HTTPConnection("127.0.0.1", lead.port, timeout=_PATIENCE_S)
         self._connection.request("GET", EVENTS)
         self._response = self._connection.getresponse()
@@ -69,9 +69,15 @@ class Subscription:
             self.problem = fault
 
     def _check(self, name: str, document: dict[str, Any]) -> None:
-        """Each text begins once and ends once; what is between is about it. Raises ValueError."""
+        """Each text begins once and ends once; what is between is about it. Raises ValueError.
+
+        What comes before the first one begins is about the last text of before.
+        """
         if name == "text" and document["state"] == "begins":
             self._begun.append(document["id"])
+            self._has_begun = True
+        elif not self._has_begun:
+            return
         elif name != "state" and document["id"] not in self._begun:
             raise ValueError(f"{name} of a text that has not begun: {document['id']}")
         elif name == "text":

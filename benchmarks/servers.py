@@ -48,9 +48,10 @@ class Server(Child):
         return False
 
 
-def lead(setup: Setup, *options: str | Path) -> Server:
-    """Start a lead that runs until the scenario ends, without a memory: it would know texts that are repeated."""
-    found = setup.stack.enter_context(Server(setup, "lead", "-m", setup.target, "--memory", "off", *options))
+def lead(setup: Setup, *options: str | Path, remembers: bool = False) -> Server:
+    """Start a lead that runs until the scenario ends. If it `remembers`, it knows texts that are repeated."""
+    memory = () if remembers else ("--memory", "off")
+    found = setup.stack.enter_context(Server(setup, "lead", "-m", setup.target, *memory, *options))
     wait_until_healthy(found.url, found)
     return found
 

@@ -122,8 +122,10 @@ class Soak(Scenario):
         dice, tally, done, events, memory = random.Random(0), Tally(), threading.Event(), Counter[str](), list[int]()
         file = setup.folder / "decodes"
         watched = replace(setup, duo=patched(_DECODES.format(file=str(file))))
-        # A raw prompt and the chats begin with the same tokens, and F16 weights are exact only below 64 rows.
-        lead = servers.lead(watched, "--exact", "--schedule", "async", "-c", "1024", "-ub", "32")
+        # A raw prompt and the chats begin with the same tokens, and F16 weights are exact only below 64 rows. No text
+        # waits for others once it has begun, which would be a gap.
+        options = "--exact", "--schedule", "async", "-c", "1024", "-ub", "32", "--turn-tokens", "0"
+        lead = servers.lead(watched, *options)
         texts = _references(lead, setup)
         more = (lead, texts, done, tally)
         clients = [threading.Thread(target=_client, args=(i, *more), daemon=True) for i in range(_N_CLIENTS)]
