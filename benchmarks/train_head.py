@@ -154,6 +154,8 @@ def prompts(options: Any) -> None:
         kind = "kept" if seen.count(question.category) < 2 else "trained"
         seen.append(question.category)
         found[kind].append(model.tokenize(question.turns[0].join(around)))
+    if not found["trained"]:
+        raise SystemExit("no kind has more questions than the two that are kept apart: nothing to train on")
     options.output.write_text(json.dumps(found))
 
 

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from benchmarks import oracle
+from benchmarks import oracle, page
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
 from benchmarks.emulation import Emulation
@@ -47,6 +47,15 @@ def test_a_bar_compares_the_fastest_of_each_name() -> None:
     assert Bar("duo", most=9.5, figure="mb").verdict(results).passed
     assert Bar("duo", "nothing").verdict(results).passed is None
     assert by_prompt(results)[3] == ["duo", "10.0 (×1.00)", "20.0 (×2.00)", "45.0 (×9.00)"]
+
+
+def test_live_events_may_begin_with_the_last_text_of_before() -> None:
+    watching, begins = object.__new__(page.Subscription), {"id": 2, "state": "begins"}
+    watching._begun, watching._has_begun = [], False
+    for name, document in (("state", {}), ("progress", {"id": 1}), ("text", begins), ("spans", {"id": 2})):
+        watching._check(name, document)
+    with pytest.raises(ValueError, match="a text that has not begun: 1"):
+        watching._check("progress", {"id": 1})
 
 
 def test_scenarios_are_of_known_pairs(tmp_path: Path) -> None:
