@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from copy import copy
 
 from duo.engine.proposers import LookupProposer
 from duo.errors import ModelError
@@ -40,5 +41,11 @@ class Memories:
 
     def proposers(self, lookup: PromptLookup | None, n_most: int) -> list[LookupProposer]:
         """The `lookup` as a proposer for the next text, with the memory that this has; `n_most`: candidates."""
-        memory = self._by_owner.setdefault(self.owner, Memory()) if self.in_ram else self.kept
-        return [LookupProposer(lookup, n_most, memory)] if lookup is not None else []
+        return [LookupProposer(lookup, n_most, self._of(self.owner))] if lookup is not None else []
+
+    def beside(self, owner: str) -> Memory | None:
+        """A memory for a text of `owner` that is written beside others: it follows that text, and learns none."""
+        return copy(self._of(owner))
+
+    def _of(self, owner: str) -> Memory | None:
+        return self._by_owner.setdefault(owner, Memory()) if self.in_ram else self.kept

@@ -126,7 +126,8 @@ class Together:
         """Write it, too; `put` gets every step."""
         generation, pair = member.generation, self._pair
         looks_up = pair.lookup is not None and generation.sources.others
-        lookup = LookupProposer(PromptLookup(), pair.drafting.n_most) if looks_up else None
+        memory = pair.memories.beside(member.request.owner) if looks_up else None
+        lookup = LookupProposer(PromptLookup(), pair.drafting.n_most, memory) if looks_up else None
         generation.enter(member.cache.context, lookup, put, member.request.cancelled)
         self.members.append(member)
         self._draft.add(member)

@@ -393,6 +393,29 @@ def test_a_draft_that_was_unlucky_is_tried_again(
     assert count[0] > 100
 
 
+def test_texts_are_predicted_from_their_owners_memory_alone(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JointDecodes, "plan", lambda _, proposals, rooms, n_most: [
+        min(n_most // len(rooms), room, len(one.candidates)) for one, room in zip(proposals, rooms, strict=True)
+    ])  # fmt: skip
+    dice, found = random.Random(8), dict[str, int]()
+    prompts = [some(dice, 30) for _ in range(2)]
+    with load(pair[0], **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        engine.slot.memories.in_ram = True
+        for owner in ("first", "first", "other"):
+            texts = [Text(engine, prompt, max_tokens=60) for prompt in prompts]
+            for text in texts:
+                text.request.owner = owner
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                assert text.wait() == alone(text.request.prompt, max_tokens=60)
+            counts = [text.request.metrics.statistics().lookup for text in texts]
+            found[owner] = sum(count.accepted for count in counts if count is not None)
+    assert found["first"] > 20 + found["other"], found
+
+
 def test_logprobs_are_those_of_the_text_alone(pair: tuple[Path, Path], together: Together) -> None:
     dice = random.Random(7)
     with load(pair[0], lookup="off", **OPTIONS) as engine:
