@@ -12,7 +12,7 @@ from itertools import chain, product
 from statistics import median
 from typing import Any
 
-from benchmarks.contestants import N_CTX, Setup, settings
+from benchmarks.contestants import N_CTX, Setup, flash_attention, settings
 from benchmarks.questions import interleaved, read_questions
 from benchmarks.runner import Outcome, Scenario, models, note, prompts_of
 from benchmarks.servers import lead, start_llama_server, stream
@@ -41,13 +41,13 @@ class Clients(Scenario):
         threads = "-t", str(usable_cores())
         options = "-md", setup.draft, "-c", str(N_CTX), *threads
         url = lead(setup, *options, remembers=setup.questions is not None).url
-        most = max(CLIENTS)  # among which llama-server divides the context; attention as duo's on a CPU
-        slots = "-np", str(most), "-c", str(most * N_CTX), "-fa", "off"
+        most = max(CLIENTS)  # among which llama-server divides the context
+        slots = "-np", str(most), "-c", str(most * N_CTX), "-fa", flash_attention()
         each = partial(start_llama_server, setup, *threads, *slots)
         found = {OWN: url, "llama-server": each()}
-        for name, options in settings().items():
+        for name, more in settings().items():
             if name in ("draft", "ngram-mod n=3, m=8", "ngram-map-k n=3, m=8"):
-                found[f"llama-server, {name}"] = each(*options)
+                found[f"llama-server, {name}"] = each(*more)
         figures: dict[tuple[str, int], list[list[Run]]] = {key: [] for key in product(found, CLIENTS)}
         for i in range(setup.n_rounds):
             for name, n in random.Random(i).sample(sorted(figures), len(figures)):

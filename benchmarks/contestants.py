@@ -20,6 +20,7 @@ from benchmarks.process import Cost, run_process
 from duo.bench.contestants import Program, checked, text_options
 from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
 from duo.engine.statistics import Statistics
+from duo.llama.attention import flash_is_fast
 
 N_CTX = 4096
 ALONE = "--lookup off"  # without -md, the target alone
@@ -136,6 +137,11 @@ def patched(code: str) -> list[str]:
 
 def plain_program(setup: Setup, name: str, threads: int, *more: str) -> Contestant:
     return Contestant(" ".join((f"{name} -t {threads}", *more)), Program(name, setup.program(name), threads, more))
+
+
+def flash_attention() -> str:
+    """As duo's on this CPU."""
+    return "on" if flash_is_fast() else "off"
 
 
 def settings() -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks import clients, engine, footsteps, gpu, models, sampling, servers, soak, spec_bench, two_devices
-from benchmarks.contestants import ALONE, Setup, commands, duo, patched, plain_program
+from benchmarks.contestants import ALONE, Setup, commands, duo, flash_attention, patched, plain_program
 from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
 from duo.bench.contestants import SPECULATIVE, Program
@@ -106,9 +106,9 @@ def _hostile(setup: Setup) -> list[Contestant]:
 def _heads(setup: Setup) -> list[Contestant]:
     """duo with a head, as a user's texts would follow each other, and llama.cpp with fixed numbers of candidates."""
     found = [duo(setup, OFF, ALONE), duo(setup, WITH_HEAD, DRAFT)]
-    found.append(plain_program(setup, "llama-completion", usable_cores(), "-fa", "off"))
+    found.append(plain_program(setup, "llama-completion", usable_cores(), "-fa", flash_attention()))
     for n in (1, 2, 3, 4, 6):
-        more = ["-md", "{draft}", "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n), "-fa", "off"]
+        more = ["-md", "{draft}", "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n), "-fa", flash_attention()]
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), usable_cores(), more)
         found.append(Contestant(f"{IN_TURNS} n={n}", program))
         fixed = f"{DRAFT} --no-profile --schedule sync --draft {n}"

@@ -244,7 +244,8 @@ class EngineConfig:
         bounds=Bounds(1, 65_536, "the buffers for a batch are allocated in full"))
     flash_attn: str = option(
         "auto", "-fa --flash-attn $LLAMA_ARG_FLASH_ATTN", "Context",
-        "Flash attention; auto: off on the CPU: faster tokens, slower long prompts.", choices=("auto", "on", "off"),
+        "Flash attention; auto: on a CPU, off if it is measured to be slow there. For several long texts at once, on "
+        "is faster.", choices=("auto", "on", "off"),
         spellings=switch("auto", "on", "off") | {"": "on"})
     type_k: str = option(
         "f16", "-ctk --cache-type-k TYPE $LLAMA_ARG_CACHE_TYPE_K", "Context",

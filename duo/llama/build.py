@@ -49,13 +49,17 @@ def versions() -> dict[str, str]:
     }
 
 
-def _llama_version() -> str:
-    """The version of the library that llama_cpp loads."""
+def library() -> ctypes.CDLL:
+    """The library that llama_cpp loads, with those that it needs. Raises ModuleNotFoundError or OSError."""
     spec = find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("llama-cpp-python is not installed")
     folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH", Path(spec.origin).parent / "lib"))
-    function = ctypes.CDLL(str(folder / f"libllama{'.dylib' if sys.platform == 'darwin' else '.so'}")).llama_version
+    return ctypes.CDLL(str(folder / f"libllama{'.dylib' if sys.platform == 'darwin' else '.so'}"))
+
+
+def _llama_version() -> str:
+    function = library().llama_version
     function.restype = ctypes.c_char_p
     return str(function().decode())
 

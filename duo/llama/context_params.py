@@ -7,6 +7,7 @@ import llama_cpp
 
 from duo.config import CACHE_TYPES, ContextConfig
 from duo.errors import MemoryLimitError
+from duo.llama.attention import flash_is_fast
 from duo.llama.build import CPU
 from duo.llama.limits import available_bytes, of_size, uses_host_memory
 from duo.llama.model import BRANCH_CELLS, Model
@@ -77,13 +78,13 @@ def check_memory(model: Model, config: ContextConfig) -> None:
 
 
 def flash_attention(model: Model, config: ContextConfig) -> str:
-    """What `flash_attn` is for this context: off if it is auto on the CPU, unless the scores need much memory.
+    """What `flash_attn` is for this context: off if it is auto, on a CPU where it is slow, and the scores fit.
 
-    ggml's kernel for the CPU takes each row of a batch by itself (ggml-cpu/ops.cpp, flash_attn_ext_f16_one_chunk): with
-    1,000 tokens in the cache, eight rows take two to three times as long as by matrix products. Long prompts are read
-    faster by it (benchmarks/NOTES.md). `exact` needs it.
+    There eight rows take two to three times as long as by matrix products, with 1,000 tokens in the cache; on other
+    CPUs, nearly all takes less time (benchmarks/NOTES.md). `exact` needs it.
     """
     room = available_bytes() - sum(model.size.cache_bytes(config))  # a context that fits with it must not be refused
     fits = model.size.scores_bytes(config) <= min(_MAX_SCORES, room // 2)
     is_off = config.flash_attn == "auto" and model.places == {CPU} and config.type_v in _FLOATS and fits
+    is_off = is_off and not flash_is_fast()
     return "on" if config.exact else "off" if is_off else config.flash_attn

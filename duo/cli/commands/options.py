@@ -132,7 +132,8 @@ class BatchOptions(GenerationOptions, EngineOptions):
     output: Path | None = option(
         None, "-o --output FILE", "Main options",
         "File for the answers, one in each line. Those that it has are kept, and not asked for again.")
-    engine: EngineConfig = EngineConfig(turn_tokens=0)  # no client waits
+    # No client waits, and several texts share the cells of a context.
+    engine: EngineConfig = EngineConfig(turn_tokens=0, flash_attn="on")
 
 
 @dataclass(frozen=True)

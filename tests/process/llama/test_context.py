@@ -62,11 +62,13 @@ def make(model: Model) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize(
-    ("about", "flash_attn"), [({}, "off"), ({"type_v": "q8_0"}, "on"), ({"exact": True}, "on")], ids=str
-)
-def test_on_the_cpu_flash_attention_is_off_unless_it_is_needed(
-    text: list[int], make: Make, about: dict[str, Any], flash_attn: str
+    ("about", "is_fast", "flash_attn"),
+    [({}, False, "off"), ({}, True, "on"), ({"type_v": "q8_0"}, False, "on"), ({"exact": True}, False, "on")], ids=str,
+)  # fmt: skip
+def test_on_the_cpu_flash_attention_is_off_where_it_is_slow_unless_it_is_needed(
+    text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], is_fast: bool, flash_attn: str
 ) -> None:
+    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda: is_fast)
     expected = make(flash_attn=flash_attn, **about).decode(text[:5], 1).copy()
     assert np.array_equal(make(**about).decode(text[:5], 1), expected)
 
@@ -76,6 +78,7 @@ def test_flash_attention_is_used_where_scores_would_need_much_memory(
     text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     expected = make(flash_attn="on").decode(text[:5], 1).copy()
+    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda: False)
     monkeypatch.setattr(f"duo.llama.context_params.{name}", value)
     monkeypatch.setattr("duo.llama.context.check_memory", lambda *_: None)
     assert np.array_equal(make().decode(text[:5], 1), expected)

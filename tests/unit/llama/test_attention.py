@@ -1,0 +1,37 @@
+"""Whether flash attention is fast here: duo/llama/attention.py."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from duo.llama import attention
+from duo.llama.build import library
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    attention.flash_is_fast.cache_clear()
+
+
+@pytest.mark.parametrize(("flash_s", "is_fast"), [(0.4, True), (0.5, False)])
+def test_both_kinds_are_compared_at_their_fastest(
+    flash_s: float, is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {True: iter([9.0] + 7 * [flash_s]), False: iter([9.0] + 7 * [0.1])}
+
+    def fake(_: object, *, is_flash: bool) -> Any:
+        return lambda: next(seconds[is_flash])
+
+    monkeypatch.setattr(attention, "_attention", fake)
+    assert attention.flash_is_fast() is is_fast
+
+
+@pytest.mark.parametrize("is_flash", [False, True])
+def test_the_kernels_can_be_called(is_flash: bool) -> None:
+    assert 0 < attention._attention(library(), is_flash=is_flash)() < 9
+
+
+def test_a_build_that_hides_them_is_as_if_they_were_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "library", lambda: SimpleNamespace(ggml_init=None))
+    assert attention.flash_is_fast() is False
