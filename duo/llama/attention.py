@@ -23,7 +23,7 @@ _F32, _F16 = 0, 1  # ggml_type
 _BYTES = 1 << 24
 
 
-class _InitParams(ctypes.Structure):
+class _ContextParams(ctypes.Structure):
     """ggml_init_params."""
 
     _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
@@ -56,7 +56,7 @@ def _attention(ggml: ctypes.CDLL, *, is_flash: bool) -> Callable[[], float]:
         found.restype, found.argtypes = result, arguments
         return found
 
-    context = function("init", pointer, _InitParams)(_InitParams(_BYTES, None, False))
+    context = function("init", pointer, _ContextParams)(_ContextParams(_BYTES, None, False))
     new = function("new_tensor_3d", pointer, pointer, ctypes.c_int, *3 * [ctypes.c_int64])
     zero, multiply = function("set_zero", pointer, pointer), function("mul_mat", pointer, *3 * [pointer])
 

@@ -27,6 +27,14 @@ DEPTH = 0.06
 OPTIONS: dict[str, Any] = {"n_ctx": 320, "profile": False, "n_threads": 1, "draft_n_threads": 1}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _without_flash_attention() -> Iterator[None]:
+    """It adds up values as F16, in the order of the cells, which is another one beside other texts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duo.llama.context_params.flash_is_fast", lambda: False)
+        yield
+
+
 def some(dice: random.Random, n: int) -> list[int]:
     return dice.choices(range(3, 270), k=n)
 
