@@ -124,7 +124,11 @@ class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has lim
             self._close_now()
         else:
             self._lingers = True
-            self.transport.write_eof()
+            try:
+                self.transport.write_eof()
+            except OSError:  # the client has left
+                self._close_now()
+                return
             self.transport.resume_reading()
             self._note_phase()
 

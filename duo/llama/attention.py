@@ -8,6 +8,7 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
@@ -35,20 +36,24 @@ def flash_is_fast() -> bool:
 
     Measured once, in some milliseconds, on one thread. False if this build of llama.cpp does not show what that needs.
     """
-    try:
-        ggml = library()
-        flash, products = (_attention(ggml, is_flash=is_flash) for is_flash in (True, False))
-    except (AttributeError, OSError, ModuleNotFoundError) as error:
-        log.debug("flash attention was not measured: %s", error)
-        return False
-    times = [(flash(), products()) for _ in range(_RUNS)]  # under the same load
+    with ExitStack() as stack:
+        try:
+            ggml = library()
+            flash, products = (_attention(ggml, stack, is_flash=is_flash) for is_flash in (True, False))
+        except (AttributeError, OSError, ModuleNotFoundError) as error:
+            log.info("flash attention was not measured: %s", error)
+            return False
+        times = [(flash(), products()) for _ in range(_RUNS)]  # under the same load
     flash_s, products_s = map(min, zip(*times, strict=True))
-    log.debug("attention: %.0f µs by flash attention, %.0f µs without", 1e6 * flash_s, 1e6 * products_s)
+    log.info("attention: %.0f µs by flash attention, %.0f µs without", 1e6 * flash_s, 1e6 * products_s)
     return bool(flash_s <= _SLOWER * products_s)
 
 
-def _attention(ggml: ctypes.CDLL, *, is_flash: bool) -> Callable[[], float]:
-    """A function that computes the attention of a layer as llama.cpp's graphs do, and returns the seconds."""
+def _attention(ggml: ctypes.CDLL, stack: ExitStack, *, is_flash: bool) -> Callable[[], float]:
+    """A function that computes the attention of a layer as llama.cpp's graphs do, and returns the seconds.
+
+    `stack` frees what it needs.
+    """
     pointer, floating = ctypes.c_void_p, ctypes.c_float
 
     def function(name: str, result: Any, *arguments: Any) -> Any:
@@ -57,6 +62,7 @@ def _attention(ggml: ctypes.CDLL, *, is_flash: bool) -> Callable[[], float]:
         return found
 
     context = function("init", pointer, _ContextParams)(_ContextParams(_BYTES, None, False))
+    stack.callback(function("free", None, pointer), context)
     new = function("new_tensor_3d", pointer, pointer, ctypes.c_int, *3 * [ctypes.c_int64])
     zero, multiply = function("set_zero", pointer, pointer), function("mul_mat", pointer, *3 * [pointer])
 

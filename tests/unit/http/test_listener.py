@@ -1,9 +1,11 @@
 """Connections whose clients do not read, and frames that are invalid, incomplete or too long."""
 
+import errno
 import time
 from contextlib import suppress
 from unittest.mock import Mock
 
+import h11
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -12,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from duo.http.guard import ROUTE
-from duo.http.listener import DEFAULT_LIMITS, MAX_MESSAGE, Connection, Limits, Listener
+from duo.http.listener import DEFAULT_LIMITS, MAX_MESSAGE, Connection, Http, Limits, Listener
 from tests.raw_http import connect as connect_raw
 from tests.raw_http import handshake, read_answer
 from tests.unit.engine.helpers import until
@@ -90,3 +92,13 @@ def test_a_client_is_disconnected_if_it_reads_nothing_for_a_while(left: list[int
     for i in range(len(left) + 1):
         connection.check(i * (read_s + 0.1))
     assert connection.transport.abort.called is aborted
+
+
+def test_a_client_that_has_left_before_the_end_of_a_refusal_is_no_error() -> None:
+    transport, close = Mock(**{"is_closing.return_value": False}), Mock()
+    transport.write_eof.side_effect = OSError(errno.ENOTCONN, "not connected")
+    connection = Mock(_lingers=False, transport=transport, _close_now=close)
+    connection.conn.their_state = h11.ERROR
+    Http._close(connection)
+    close.assert_called_once_with()
+    transport.resume_reading.assert_not_called()

@@ -1,5 +1,6 @@
 """Whether flash attention is fast here: duo/llama/attention.py."""
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ def test_both_kinds_are_compared_at_their_fastest(
 ) -> None:
     seconds = {True: iter([9.0] + 7 * [flash_s]), False: iter([9.0] + 7 * [0.1])}
 
-    def fake(_: object, *, is_flash: bool) -> Any:
+    def fake(*_: object, is_flash: bool) -> Any:
         return lambda: next(seconds[is_flash])
 
     monkeypatch.setattr(attention, "_attention", fake)
@@ -29,7 +30,8 @@ def test_both_kinds_are_compared_at_their_fastest(
 
 @pytest.mark.parametrize("is_flash", [False, True])
 def test_the_kernels_can_be_called(is_flash: bool) -> None:
-    assert 0 < attention._attention(library(), is_flash=is_flash)() < 9
+    with ExitStack() as stack:
+        assert attention._attention(library(), stack, is_flash=is_flash)() > 0
 
 
 def test_a_build_that_hides_them_is_as_if_they_were_slow(monkeypatch: pytest.MonkeyPatch) -> None:
