@@ -82,7 +82,7 @@ def test_texts_that_are_written_together_have_a_lane_each(visit: Visits, demo_pa
             expect(page.locator("#lanes-text")).to_have_text(re.compile(pattern))
             expect(page.locator("#queue")).to_contain_text("2 running")
             assert page.locator("#lanes").evaluate(HEIGHT) == 2 * low
-            assert page.locator("#lanes").evaluate(DRAWN) > 0
+            page.wait_for_function(f"({DRAWN})(document.querySelector('#lanes')) > 0")  # in the next frame
         other.get_by_role("button", name="Stop").click()
         one.get_by_role("button", name="Stop").click()
         assert "What happened" not in one.content()
