@@ -311,7 +311,7 @@ class ModelPair:
     @property
     def _identity(self) -> str:
         """What a file of a text must match."""
-        types = f"{self.config.type_k} {self.config.type_v} {self.config.exact}"
+        types = f"{self.config.type_k} {self.config.type_v} {self.config.exact} {self._contexts[0].flash_attn == 'off'}"
         return f"{self.target.description} {self.target.n_bytes} {versions()['llama.cpp']} {types}"
 
     @property

@@ -12,6 +12,7 @@ import pytest
 
 from duo import Engine, load
 from duo.engine.request import Request, generation_config
+from duo.errors import PromptError
 from tests import gguf_files as files
 from tests.gguf_files import tiny_llama
 
@@ -199,6 +200,22 @@ def test_a_restored_conversation_leaves_the_others(tmp_path: Path) -> None:
             engine.call(lambda one, slot=slot: one.save(slot, tmp_path / "text"))  # type: ignore[misc]
             engine.call(lambda one, slot=slot: one.restore(slot, tmp_path / "text"))  # type: ignore[misc]
             assert engine.slot.kept == before
+
+
+def test_a_conversation_with_another_kind_of_attention_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    """Without flash attention, llama.cpp keeps the values of its cells in another order."""
+    dice = random.Random(5)
+    path = tiny_llama(tmp_path / "target.gguf")
+    for flash_attn in ("off", "on"):
+        with load(path, n_ctx=512, profile=False, lookup="off", flash_attn=flash_attn) as engine:
+            n_cached(engine, some(dice, 100))
+            here = engine.slot.saved.here
+            if flash_attn == "off":
+                engine.call(lambda one, slot=here: one.save(slot, tmp_path / "text"))  # type: ignore[misc]
+                continue
+            with pytest.raises(PromptError, match="was saved with another model or other options"):
+                engine.call(lambda one, slot=here: one.restore(slot, tmp_path / "text"))  # type: ignore[misc]
+            assert engine.slot.kept[here] >= 99
 
 
 def test_what_is_kept_beside_a_paused_text(tmp_path: Path) -> None:
