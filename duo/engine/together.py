@@ -1,7 +1,7 @@
 """Together: several texts, each in a sequence of the target's cache. One decode makes the next tokens of all of them.
 
 A decode has the last token of each text that is being written, with the candidates of its lookup or of the draft that
-pay, and a piece of the first prompt that is still being read. Which drafts are idle: see joint_draft.py.
+pay, and a piece of the first prompt that is still being read, or, on the CPU, most of it alone. Which drafts are idle: see joint_draft.py.
 """
 
 import logging
@@ -19,6 +19,7 @@ from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import Request
 from duo.errors import DecodeAborted, DecodeError, ModelError
+from duo.llama.build import CPU
 from duo.llama.sequences import Logits
 from duo.speculation.acceptance import Acceptance
 from duo.speculation.joint import JointDecodes
@@ -31,6 +32,9 @@ log = logging.getLogger("duo.engine")
 _BEGUN = 16
 _EXPECTED = 256  # tokens that a text is expected to add, at most: if there is no room for more, one pauses
 _LARGE = 32  # tokens of a prompt that are computed with the threads for prompts
+# Flash attention on the CPU computes so many rows at once, with the cells of all of them: beside the rows of other
+# texts those of a prompt take longer than the decode that is saved (GGML_FA_TILE_Q of ggml-cpu).
+_TILE = 64
 
 
 def may_share(request: Request) -> bool:
@@ -76,12 +80,17 @@ class Together:
         self._pair = pair
         self._costs = JointDecodes(pair.controller.target)
         self._draft = JointDraft(pair, self._costs)
-        self._n_threads, self._is_reading = 0, False
+        self._n_threads, self._is_reading, self._reads_next = 0, False, False
         self.members: list[Member] = []
 
     @property
     def _context(self) -> Shared:
         return cast("Shared", self._pair.caches[0].context)
+
+    @property
+    def _reads_apart(self) -> bool:
+        """Whether much of a prompt is a decode of its own, in turn with those of the texts that are being written."""
+        return self._pair.target.places == {CPU}
 
     @property
     def n_free(self) -> int:
@@ -191,6 +200,10 @@ class Together:
         context, members = self._context, self.members
         writing = [one for one in members if one.text.n_fresh == 1]
         reading = next((one for one in members if one.text.n_fresh > 1), None)
+        in_pieces = any(one.request.n_written >= _BEGUN for one in writing)
+        if writing and reading is not None and reading.text.n_fresh >= _TILE and self._reads_apart and not in_pieces:
+            self._reads_next = not self._reads_next
+            writing, reading = ([], reading) if self._reads_next else (writing, None)
         n_most = min(ROWS, context.n_batch, self.n_free) - len(members)
         now, rooms = members[0].request.metrics.clock.now, [one.text.n_room - 1 for one in writing]
         looked_up = [one.generation.propose() for one in writing]
@@ -207,7 +220,7 @@ class Together:
         if reading is not None:
             text, n_past = reading.text, reading.cache.context.n_past
             n_read = min(text.n_fresh, min(context.n_batch, self.n_free) - n_rows)
-            if any(one.request.n_written >= _BEGUN for one in writing):
+            if in_pieces:
                 n_read = min(n_read, self._costs.n_beside(n_rows))
             reading.generation.on_prompt(n_past)
             is_whole = n_read == text.n_fresh

@@ -565,6 +565,9 @@ def test_texts_that_come_together_are_read_at_once(pair: tuple[Path, Path], toge
         for text in texts:
             text.wait()
     assert [n for parts in together.parts for _, n, _ in parts if n > 1] == [100, 101, 102, 103]
+    began = together.parts[: [len(parts) for parts in together.parts].index(4)]
+    assert [max(n for _, n, _ in parts) for parts in began] == [100, 101, 1, 102, 1, 103]  # nobody waits for two
+    assert all(len(parts) == 1 for parts in began if max(n for _, n, _ in parts) > 1)  # each is a decode of its own
 
 
 def test_what_cannot_be_written_together_is_not(pair: tuple[Path, Path], tmp_path: Path, together: Together) -> None:
