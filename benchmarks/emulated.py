@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from duo.engine.decoder import Decoder
+from duo.engine.decoder import Alternating, Decoder
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.types import Logits
 
@@ -133,6 +133,16 @@ class Emulated(Wrapped):
         if read_s is not None:
             return self._timed(lambda: self.context.decode(tokens, n_rows), 1, (n - 1) * read_s)
         logits = self._timed(lambda: self.context.decode(tokens, n_rows), n)
+        self._account.on_step()
+        return logits
+
+    def decode_with(self, tokens: Sequence[int], alternatives: Sequence[tuple[int, int]]) -> Logits:
+        context = cast("Alternating", self.context)
+        try:
+            logits = self._timed(lambda: context.decode_with(tokens, alternatives), len(tokens) + len(alternatives))
+        except DecodeAborted:
+            context.settle(self.n_past)
+            raise
         self._account.on_step()
         return logits
 

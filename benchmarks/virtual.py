@@ -17,10 +17,10 @@ from benchmarks.virtual_clock import Load, VirtualClock
 from benchmarks.virtual_link import VirtualLink
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.decoder import Decoder
-from duo.engine.generation import ConnectedDrafts, Generation, Proposers
+from duo.engine.generation import Generation, Proposers
 from duo.engine.kv_store import Cache
 from duo.engine.local_draft import LocalDraft
-from duo.engine.proposers import Proposer, RunningText
+from duo.engine.proposers import ConnectedDrafts, Proposer, RunningText
 from duo.engine.recorder import Recorder
 from duo.engine.request import Ending
 from duo.errors import DecodeAborted

@@ -74,6 +74,7 @@ class ContextConfig:
     type_v: str = "f16"
     exact: bool = False  # logits that are bit-equal for every batch size: see Context.decode
     n_branches: int = 0  # sequences besides the text's own: see Context.branch
+    n_alternatives: int = 0  # to candidates, that a decode may have: see Context.decode_with
     n_texts: int = 1  # that it holds at the same time, each of at most `n_ctx` tokens
     n_cells: int = 0  # for all of them, if more than `n_ctx`
 

@@ -32,6 +32,7 @@ _LONG = 2**20  # characters that are tokenised in about a second
 # Quantisations whose kernels give the same bits for two rows or more: see tests/process/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 _HEAD_BATCH = 128
+_ALTERNATIVES = 8
 _PAIR = 2  # tokens of the only batch of a warm-up on the CPU, as in llama.cpp
 # Seconds of decodes after which no further size is decoded on devices: with layers on the CPU, a batch may take one.
 _MAX_S = 2.0
@@ -95,14 +96,20 @@ def target_context(
     n_max: int,
     n_texts: int = 1,
     n_cells: int = 0,
+    *,
+    has_head: bool = False,
 ) -> Context:
     """The target's context, for at most `n_max` candidates. Raises MemoryLimitError, ModelError or UsageError.
 
-    For `n_texts` with `n_cells` in all, or n_ctx if there is no memory for more.
+    For `n_texts` with `n_cells` in all, or n_ctx if there is no memory for more. With alternatives to candidates, where
+    they may change the last bits, and no head reads the rows of accepted tokens where those of candidates are.
     """
+    can_have = model.can_roll_back and not model.header.number("attention.sliding_window") > 0
+    n_alternatives = _ALTERNATIVES if can_have and not config.exact and not has_head else 0
     if config.exact and model.quantisation not in _EXACT:
         log.warning("%s is not bit-equal from five rows on: near-ties may still differ", model.quantisation)
-    wanted = replace(config.context(n_ctx, threads.target, threads.target_batch, n_max), n_texts=n_texts)
+    wanted = config.context(n_ctx, threads.target, threads.target_batch, n_max + n_alternatives)
+    wanted = replace(wanted, n_texts=n_texts, n_alternatives=n_alternatives)
     context = _shared_context(model, wanted, n_cells)
     if config.exact and context.n_rollback == 0:
         log.warning("%s cannot roll back its cache: its decodes are not exact", model.path.name)

@@ -42,6 +42,13 @@ class Decoder(Protocol):
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...
 
 
+class Alternating(Decoder, Protocol):
+    """A decoder that can decode alternatives to candidates beside these."""
+
+    def decode_with(self, tokens: Sequence[int], alternatives: Sequence[tuple[int, int]]) -> Logits: ...
+    def settle(self, n_past: int, came_true: int = -1) -> None: ...
+
+
 class Shared(Decoder, Protocol):
     """A decoder whose cache holds `n_texts` texts, in `n_cells` cells: see duo.llama.Context."""
 

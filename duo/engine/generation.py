@@ -3,40 +3,21 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, cast
 
-from duo.config import DraftConfig, ThreadConfig
+from duo.config import ThreadConfig
 from duo.engine.async_draft import AsyncDraft
 from duo.engine.cores import CoresInUse, within
-from duo.engine.decoder import Decoder, score_size
+from duo.engine.decoder import Alternating, Decoder, score_size
 from duo.engine.local_draft import LocalDraft
-from duo.engine.proposers import Proposer, Result, RunningText
+from duo.engine.proposers import ConnectedDrafts, Proposer, Result, RunningText
 from duo.engine.statistics import CONTEXT_FULL, GRAMMAR_END, LIMIT, StepRecord
 from duo.errors import DecodeAborted, GrammarError
-from duo.llama.context import Context
-from duo.llama.model import Model
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import ALONE, ASYNC, SYNC, Mode, TargetAlone
 from duo.speculation.sampling import logprobs
-from duo.speculation.target_costs import TargetCosts
 from duo.speculation.types import Candidate, Logits, Origin, Plan, Proposal, Step, StepCost, TokenLogprobs
-
-
-class ConnectedDrafts(Protocol):
-    """Remote drafts, which connect and disconnect. Called on the target's thread."""
-
-    drafting: DraftConfig  # its limits, and
-    costs: TargetCosts  # those of the target: set before ready()
-
-    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
-        """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
-
-    def begin(self) -> None:
-        """A text begins."""
-
-    def choose(self) -> AsyncDraft | None:
-        """The draft to use now, if any."""
 
 
 class DecodeTime(NamedTuple):
@@ -256,13 +237,18 @@ class Generation:
             if mode.schedule is ASYNC:  # in schedule sync it is the draft's time
                 self._recorder.waited(self._began, self._now())
         tokens = text.tokens[self.target.n_past :]
-        return self._timed([*tokens, *[candidate.token for candidate in plan.candidates]], n + 1)
+        return self._timed([*tokens, *[candidate.token for candidate in plan.candidates]], n + 1, plan.alternatives)
 
-    def _timed(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, DecodeTime]:
-        """Logits `[n_rows, n_vocab]` after the last of these tokens, and what this took."""
+    def _timed(
+        self, tokens: Sequence[int], n_rows: int, alternatives: Sequence[tuple[int, int]] = ()
+    ) -> tuple[Logits, DecodeTime]:
+        """Logits `[n_rows, n_vocab]` after the last of these tokens, and what this took. See Alternating."""
         computed, start = self._recorder.clock.computed, self._now()
         before_s = computed()
-        logits = self.target.decode(tokens, n_rows)
+        if alternatives:
+            logits = cast("Alternating", self.target).decode_with(tokens, alternatives)
+        else:
+            logits = self.target.decode(tokens, n_rows)
         end, cpu_s = self._now(), computed() - before_s
         self._recorder.decoded(start, end, len(tokens))
         return logits, DecodeTime(end - start, cpu_s / (self._n_threads or self._usable.target))
@@ -274,16 +260,24 @@ class Generation:
         text, verifier, n = texts[0], texts[0].verifier, len(plan.candidates)
         start, position = self._now(), self.target.n_past - n
         recent = text.tokens[max(0, position - verifier.n_recent) :] if verifier.n_recent else ()
-        added = verifier.verify(logits, plan.candidates, position, recent)
-        self.target.rollback(position + len(added) - 1)
+        added, came_true = verifier.verify_with(logits, plan.candidates, plan.alternatives, position, recent)
+        if plan.alternatives:
+            n_past = position + len(added) - 1 - (came_true >= 0)
+            cast("Alternating", self.target).settle(n_past, came_true)
+            self._recorder.alternatives.update(verified=len(plan.alternatives), accepted=came_true >= 0)
+        else:
+            self.target.rollback(position + len(added) - 1)
         self._recorder.detail("target", "verify", start, n)
         judged, pieces = self._now(), self._ending.push(added)
         # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
         is_usual = text.n_fresh == 1 and not self.target.was_first
         draft = self._mode.draft if plan.origin is Origin.DRAFT else ""
-        result = Result(added[: len(pieces)], pieces, len(added) - 1, n, plan.origin, draft, is_usual, judged)
+        result = Result(
+            added[: len(pieces)], pieces, len(added) - 1, n, plan.origin, draft, is_usual, judged, came_true >= 0
+        )
         if not is_usual:
             return [result], None
+        n += len(plan.alternatives)
         return [result], StepCost(n, time.seconds, self._now() - self._began, plan.origin, time.cpu_s)
 
     def _commit(self, logits: Logits, results: Sequence[Result], plan: Plan) -> None:
@@ -298,7 +292,8 @@ class Generation:
         self._recorder.steps.append(StepRecord(result.judged, self._now(), *record))
         # The rows are valid until the next decode.
         found = logprobs(logits, result.tokens, self.n_logprobs) if self.n_logprobs is not None else ()
-        self._put(Step(result.tokens, n_accepted, result.pieces, proposed[result.n_right :], origin, found))
+        rejected = proposed[result.n_right - result.has_alternative :]
+        self._put(Step(result.tokens, n_accepted, result.pieces, rejected, origin, found))
         self._is_new = True
         if self._ending.reason is None:
             self._is_paused = self._pauses(len(text.tokens) - self._n_before)

@@ -25,11 +25,12 @@ from duo.engine.contexts import (
     warm_up,
 )
 from duo.engine.cores import ON_CPU, CoresInUse, check_threads, follows_cores, plan_threads, tuned_threads, within
-from duo.engine.generation import ConnectedDrafts, Proposers
+from duo.engine.generation import Proposers
 from duo.engine.kv_store import Cache, KvStore, read_cache, write_cache
 from duo.engine.local_draft import LocalDraft
 from duo.engine.memories import Memories
 from duo.engine.profile import ProfileRecorder, Profiles
+from duo.engine.proposers import ConnectedDrafts
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import PromptError
 from duo.llama.build import CPU, versions
@@ -97,9 +98,8 @@ class ModelPair:
         self.head = self.new_estimates(self.controller.target, self.drafting, beside=True) if self.head_model else None
         self.controller.known |= {draft.name: draft for draft in self._estimates}
         self.profiles.restore(self.controller, self._estimates)
-        n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
-        if self.can_speculate and CPU in draft_on:
-            n_busiest = max(n_busiest, sum(self.threads.concurrent))
+        n_both = sum(self.threads.concurrent) if self.can_speculate and CPU in draft_on else 1
+        n_busiest = max(n_both, self.threads.target if CPU in target_on else 1)  # threads at once on the CPU
         self.recorder = ProfileRecorder(self.controller, self._estimates, n_busiest)
         self.draft: LocalDraft | None = None  # once there are contexts,
         self._head_draft: LocalDraft | None = None  # and the head beside it
@@ -170,11 +170,12 @@ class ModelPair:
         """
         controller = Controller(self.controller.n_most, self.controller.target if knows else None)
         controller.target.warm_s = self.controller.target.warm_s
+        controller.n_alternatives = self.controller.n_alternatives
         drafts = []
         if self.draft is not None and self.estimates is not None:
             estimates = self.new_estimates(controller.target, drafting)
-            now = estimates.schedules
-            estimates.schedules = tuple(each for each in now if each in schedules) or now
+            asked = [each for each in estimates.schedules if each in schedules]
+            estimates.schedules = tuple(asked) or estimates.schedules
             drafts = [self.new_draft(estimates)]
             if knows:
                 estimates.restore(self.estimates.state())
@@ -206,7 +207,9 @@ class ModelPair:
         # Rows of a model that rolls back to earlier states need memory for these.
         n_most = self.drafting.n_most if n_max and self.lookup is not None and self.target.can_roll_back else n_max
         n_cells = n_ctx + n_beside if n_predict >= 0 else min(self.n_together * n_ctx, max(n_ctx, SHARED_CELLS))
-        target = target_context(self.target, self.config, threads, n_ctx, n_most, self.n_together, n_cells)
+        sizes, has_head = (n_ctx, n_most, self.n_together, n_cells), self.uses_head or self.head_model is not None
+        target = target_context(self.target, self.config, threads, *sizes, has_head=has_head)
+        self.controller.n_alternatives = len(target.alternatives)
         self._contexts.append(target)
         draft: Context | None = None
         if n_max and not can_verify(self.target, target, self.config, n_max):
@@ -218,8 +221,7 @@ class ModelPair:
             in_turns = self.translation is None and Schedule.SYNC in schedules_of(self.drafting)
             beside = (self.n_together, n_cells) if in_turns else ()  # see JointDraft
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches, *beside)
-        beside_it = self.head_model if n_max else None
-        head = head_context(beside_it, self.config, threads, target) if beside_it is not None else None
+        head = head_context(self.head_model, self.config, threads, target) if self.head_model and n_max else None
         self._contexts += [context for context in (draft, head) if context is not None]
         if self.config.warmup:
             with self.recorder.watching():
@@ -231,9 +233,7 @@ class ModelPair:
         self.target_cache = Cache(target, exact=self.config.exact)
         self.draft_cache = Cache(draft) if draft is not None else None
         self.draft = self.new_draft(self.estimates) if draft is not None and self.estimates is not None else None
-        self._head_draft = None
-        if head is not None and self.head is not None:
-            self._head_draft = LocalDraft(Cache(head), self.head, is_head=True)
+        self._head_draft = LocalDraft(Cache(head), self.head, is_head=True) if head and self.head else None
         self.is_largest = n_predict < 0 or (self.is_largest and n_ctx == self.n_ctx)
         self.n_ctx, self.n_cells, self.is_usable = n_ctx, target.n_cells, True
         return seconds

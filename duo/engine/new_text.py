@@ -14,7 +14,8 @@ def new_text(slot: ModelPair, request: Request, cache: Cache) -> Generation:
     config, target, slot.memories.owner = request.config, slot.target, request.owner
     proposers = request.proposers or _proposers(slot, request.drafting, is_rejection=config.is_rejection)
     banned = target.end_tokens if config.stop.ignore_eos else ()
-    verifier, sampler = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
+    n_alternatives = len(DEFAULT.ranks) if slot.n_branches else int(slot.controller.n_alternatives > 0)
+    verifier, sampler = choosing(target, config, banned, n_alternatives)
     if not request.reuses:
         cache.clear()
     request.n_cached = cache.begin(request.prompt, None if request.scored is None else config.n_logprobs or 0)

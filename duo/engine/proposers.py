@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from duo.speculation.types import Candidate, Origin, Proposal
 
 if TYPE_CHECKING:
-    from duo.config import SamplingConfig
+    import threading
+
+    from duo.config import DraftConfig, SamplingConfig
+    from duo.engine.async_draft import AsyncDraft
     from duo.engine.recorder import Recorder
     from duo.engine.request import Ending
+    from duo.llama.context import Context
+    from duo.llama.model import Model
     from duo.speculation.memory import Memory
     from duo.speculation.prompt_lookup import PromptLookup
     from duo.speculation.sampling import CandidateSampler
+    from duo.speculation.target_costs import TargetCosts
     from duo.speculation.verify import Verifier
 
 
@@ -51,6 +57,7 @@ class Result(NamedTuple):
     draft: str = ""  # the draft that proposed them, or might have; empty: none
     is_usual: bool = True  # whether the step decoded no part of the prompt, and compiled nothing
     judged: float = 0.0  # when its tokens were verified
+    has_alternative: bool = False  # whether the last one that was accepted is an alternative to a candidate
 
     @property
     def is_looked_up(self) -> bool:
@@ -135,3 +142,19 @@ class LookupProposer(Proposer):
         """The memory learns a text, if it has ended."""
         if self._memory is not None and text.ending.reason is not None:
             self._memory.learn(text.tokens[text.n_prompt :])
+
+
+class ConnectedDrafts(Protocol):
+    """Remote drafts, which connect and disconnect. Called on the target's thread."""
+
+    drafting: DraftConfig  # its limits, and
+    costs: TargetCosts  # those of the target: set before ready()
+
+    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
+        """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
+
+    def begin(self) -> None:
+        """A text begins."""
+
+    def choose(self) -> AsyncDraft | None:
+        """The draft to use now, if any."""

@@ -73,6 +73,7 @@ class Recorder:
     # Contradictions of the draft while there were branches, and those of which the outcome was prepared, by position
     contradictions: Counter[int] = field(default_factory=Counter)
     hits: Counter[int] = field(default_factory=Counter)
+    alternatives: Counter[str] = field(default_factory=Counter)  # to candidates, verified and accepted
 
     # The draft's, on whichever thread it computes
     vocabulary: str | None = SHARED

@@ -1,7 +1,8 @@
 """Together: several texts, each in a sequence of the target's cache. One decode makes the next tokens of all of them.
 
 A decode has the last token of each text that is being written, with the candidates of its lookup or of the draft that
-pay, and a piece of the first prompt that is still being read, or, on the CPU, most of it alone. Which drafts are idle: see joint_draft.py.
+pay, and a piece of the first prompt that is still being read; on the CPU, most of a prompt is read by decodes of its
+own. Which drafts are idle: see joint_draft.py.
 """
 
 import logging

@@ -39,7 +39,8 @@ class Context(Sequences):
     many, once after each decode, and never the first of its batch. 0: only all tokens at once.
 
     The text is sequence 0. `n_branches` more sequences can continue beginnings of it, each in at most BRANCH_CELLS
-    cells of its own; or `n_texts` - 1 can hold other texts, all in the same `n_cells`. `was_first`: the last decode was
+    cells of its own; or `n_texts` - 1 can hold other texts, all in the same `n_cells`. Those of `alternatives` are used
+    by decode_with(). `was_first`: the last decode was
     the first of its size on a device, which compiles for it.
     """
 
@@ -86,6 +87,8 @@ class Context(Sequences):
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - config.exact
         self._n_batch_max = most = int(llama_cpp.llama_n_ubatch(pointer))
         self.n_branches = min(config.n_branches, most - 1)  # a decode may have a token of each
+        first = config.n_texts + config.n_branches
+        self.alternatives = range(first, first + config.n_alternatives)
         self.n_texts, self.n_cells = config.n_texts, int(llama_cpp.llama_n_ctx(pointer))
         self._is_remote = model.is_remote
         self.n_batch = min(most, _FIRST_BATCH) if model.is_remote else most
@@ -94,7 +97,7 @@ class Context(Sequences):
         # The memory of a copy that is no longer used: new memory takes the system twice as long as the copy.
         self._spare: deque[npt.NDArray[np.uint8]] = deque(maxlen=1)
         # A llama_batch, which is filled through arrays of its memory.
-        self._batch = batch = llama_cpp.llama_batch_init(most, 0, 1)
+        self._batch = batch = llama_cpp.llama_batch_init(most, 0, 1 + config.n_alternatives)
         self._batch_handle = Handle(batch, llama_cpp.llama_batch_free, parent=self)
         self._tokens, self._positions, self._outputs = (
             (type(field.contents) * most).from_address(ctypes.addressof(field.contents))
@@ -132,7 +135,7 @@ class Context(Sequences):
         return rows[:n_rows] if is_padded else rows[n_outputs - n_rows :]
 
     def _decode(
-        self, tokens: Sequence[int], positions: Sequence[int], outputs: bytes, sequences: Sequence[int] = ()
+        self, tokens: Sequence[int], positions: Sequence[int], outputs: bytes, sequences: Sequence[tuple[int, ...]] = ()
     ) -> None:
         n = len(tokens)
         self._abort_flag[0] = b"\0"
@@ -150,7 +153,7 @@ class Context(Sequences):
                 if self._is_remote:
                     llama_cpp.llama_synchronize(pointer)
             if sequences:
-                self._set_sequences([0] * len(sequences))
+                self._set_sequences([(0,)] * len(sequences))
         if status:
             raise self._failed(n, status)
         if self._is_remote:  # one batch is to take about a second
@@ -175,9 +178,11 @@ class Context(Sequences):
             self.rollback(0)  # the state may include a part of the batch
         return DecodeAborted("the decode was aborted")
 
-    def _set_sequences(self, sequences: Sequence[int]) -> None:
-        for i, sequence in enumerate(sequences):
-            self._batch.seq_id[i][0] = sequence
+    def _set_sequences(self, sequences: Sequence[tuple[int, ...]]) -> None:
+        for i, those in enumerate(sequences):
+            self._batch.n_seq_id[i] = len(those)
+            for j, sequence in enumerate(those):
+                self._batch.seq_id[i][j] = sequence
 
     def _logits(self, n_rows: int) -> Logits:
         if not n_rows:

@@ -31,7 +31,7 @@ def context_params(model: Model, config: ContextConfig, more: Mapping[str, Any])
     # llama.cpp aborts the process if the tokens to roll back, the one before them and one more do not fit.
     least = 2 + params.n_rs_seq
     params.n_ctx = max(least, config.n_ctx + config.n_branches * BRANCH_CELLS, config.n_cells)
-    params.n_seq_max = config.n_texts + config.n_branches
+    params.n_seq_max = config.n_texts + config.n_branches + config.n_alternatives
     params.kv_unified = params.n_seq_max > 1  # otherwise llama.cpp aborts when a part of a sequence is copied
     # One size for both: a call is one batch, which can be aborted, shown and timed.
     params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))

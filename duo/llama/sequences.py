@@ -30,6 +30,7 @@ class Sequences(Handle):
     """The part of a Context that holds several sequences, for models that can roll back any number of tokens."""
 
     _past: dict[int, int]  # tokens in each sequence; in a branch, those shared with the text included
+    alternatives: range  # sequences for alternatives to candidates
     n_ctx: int
     n_batch: int
     n_vocab: int
@@ -46,22 +47,57 @@ class Sequences(Handle):
         """Append a token to each sequence of `tokens`: (sequence, token). Logits `[n, n_vocab]` as of decode()."""
         sequences = [sequence for sequence, _ in tokens]
         positions = [self._past[sequence] for sequence in sequences]
-        self._decode([token for _, token in tokens], positions, b"\1" * len(tokens), sequences)
+        self._decode([token for _, token in tokens], positions, b"\1" * len(tokens), [(one,) for one in sequences])
         self._past |= {sequence: position + 1 for sequence, position in zip(sequences, positions, strict=True)}
         return self._logits(len(tokens))
+
+    def decode_with(self, tokens: Sequence[int], alternatives: Sequence[tuple[int, int]]) -> Logits:
+        """Append the last accepted token and candidates, and decode `alternatives` to these: (position, token).
+
+        The alternative at `position` i is to candidate i, tokens[i + 1], so it follows tokens[: i + 1], in a sequence
+        of its own. Logits `[n, n_vocab]` as of decode(): after each token, then after each alternative. settle() must
+        follow.
+        """
+        memory, n_past, n_rows = self._memory(), self._past[0], len(tokens) + len(alternatives)
+        beside = list(zip(self.alternatives, alternatives, strict=False))
+        sequences = [(0, *[own for own, (position, _) in beside if i <= position]) for i in range(len(tokens))]
+        positions = [*range(n_past, n_past + len(tokens)), *[n_past + 1 + position for position, _ in alternatives]]
+        for own, _ in beside:
+            llama_cpp.llama_memory_seq_cp(memory, 0, own, 0, n_past)
+        try:
+            all_tokens = [*tokens, *[token for _, token in alternatives]]
+            self._decode(all_tokens, positions, b"\1" * n_rows, [*sequences, *[(own,) for own, _ in beside]])
+        except BaseException:  # llama.cpp forgets tokens of a decode that was aborted in one sequence each
+            llama_cpp.llama_memory_seq_rm(memory, 0, self._past[0], -1)
+            self._drop_alternatives()
+            raise
+        self._past[0] += len(tokens)
+        return self._logits(n_rows)
+
+    def settle(self, n_past: int, came_true: int = -1) -> None:
+        """After decode_with(): the text is its first `n_past` tokens and, of this index, the alternative after them."""
+        self.rollback(n_past)
+        if came_true >= 0:
+            llama_cpp.llama_memory_seq_cp(self._memory(), self.alternatives[came_true], 0, n_past, -1)
+            self._past[0] += 1
+        self._drop_alternatives()
+
+    def _drop_alternatives(self) -> None:
+        for sequence in self.alternatives:
+            llama_cpp.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
     def decode_parts(self, parts: Sequence[tuple[int, Sequence[int], int]]) -> list[Logits]:
         """Append several tokens to each sequence of `parts`: (sequence, tokens, rows). The logits of each part.
 
         They are `[rows, n_vocab]`, after the last tokens of the part; valid, and raises, as those of decode().
         """
-        all_tokens, positions, outputs, sequences = list[int](), list[int](), b"", list[int]()
+        all_tokens, positions, outputs, sequences = list[int](), list[int](), b"", list[tuple[int, ...]]()
         for sequence, tokens, n_rows in parts:
             n, n_past = len(tokens), self._past.get(sequence, 0)
             all_tokens += tokens
             positions += range(n_past, n_past + n)
             outputs += bytes(n - n_rows) + b"\1" * n_rows
-            sequences += [sequence] * n
+            sequences += [(sequence,)] * n
         self._decode(all_tokens, positions, outputs, sequences)
         for sequence, tokens, _ in parts:
             self._past[sequence] = self._past.get(sequence, 0) + len(tokens)
@@ -86,13 +122,17 @@ class Sequences(Handle):
         if self._past.pop(sequence, None) is not None:
             llama_cpp.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
+    def rollback(self, n_past: int) -> None:
+        """Remove everything of the text from position `n_past` on."""
+        raise NotImplementedError
+
     def _memory(self) -> Any:
         return llama_cpp.llama_get_memory(self.pointer)
 
     def _decode(
-        self, tokens: Sequence[int], positions: Sequence[int], outputs: bytes, sequences: Sequence[int] = ()
+        self, tokens: Sequence[int], positions: Sequence[int], outputs: bytes, sequences: Sequence[tuple[int, ...]] = ()
     ) -> None:
-        """Decode a batch of the text, or of `sequences`, each token's; with logits where `outputs` is 1."""
+        """Decode a batch of the text, or each token in its `sequences`; with logits where `outputs` is 1."""
         raise NotImplementedError
 
     def _logits(self, n_rows: int) -> Logits:

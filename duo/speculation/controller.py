@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from duo.speculation.constants import DEFAULT
-from duo.speculation.decision import best_drafted, best_ready
+from duo.speculation.decision import best_drafted, best_ready, with_alternatives
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.estimators import Time
 from duo.speculation.forecast import Forecast
@@ -36,6 +36,7 @@ class Controller:
         """`n_most`: candidates of proposers that are no drafts, in a batch. Nothing is known, but of the `target`."""
         self.target = target or TargetCosts()
         self.n_most = n_most
+        self.n_alternatives = 0  # to candidates, that the target can decode beside these
         self.drafts: dict[str, DraftEstimates] = {}  # by name, those that can be used now
         self.known: dict[str, DraftEstimates] = {}  # and all that ever could
         self.chooser = Chooser()
@@ -84,13 +85,12 @@ class Controller:
 
     def use(self, drafts: Sequence[DraftEstimates], n_tokens: int, reason: str = "drafts have come or gone") -> None:
         """From now on, in a text of `n_tokens`, these drafts can be used."""
-        for draft in drafts:
-            if self.drafts.get(draft.name) is not draft:
-                draft.begin(self._sampling, n_tokens)
-                draft.costs.use_cores(self.target.n_cores)
-        new = {draft.name for draft in drafts if self.drafts.get(draft.name) is not draft}
+        new = {draft.name: draft for draft in drafts if self.drafts.get(draft.name) is not draft}
+        for draft in new.values():
+            draft.begin(self._sampling, n_tokens)
+            draft.costs.use_cores(self.target.n_cores)
         self._set_drafts(drafts)
-        self.chooser.allow(*self.prospects.allowed(), new, reason)
+        self.chooser.allow(*self.prospects.allowed(), set(new), reason)
         self._has_news = True
         self._update_forecast()
 
@@ -160,7 +160,11 @@ class Controller:
             return arbitrary(n, text, proposals)
         if self.draft is None and not has_others:
             return ALONE_PLAN
-        return self._compare(self.draft, at if self.draft is not None else -1, text.n_room - 1, n_most, rate, proposals)
+        plan = self._compare(self.draft, at if self.draft is not None else -1, text.n_room - 1, n_most, rate, proposals)
+        if self.draft is not None and plan.proposer == at and mode.schedule is SYNC and not self._in_order:
+            n_most = min(self.n_alternatives, text.n_room - 1 - len(plan.candidates))
+            return with_alternatives(plan, self.draft, self.costs, rate, n_most)
+        return plan
 
     def _compare(
         self, draft: DraftEstimates | None, at: int, n_room: int, n_most: int, rate: float,
@@ -336,10 +340,7 @@ class Controller:
     def _use_forecast(self, found: Mapping[Mode, Forecast]) -> None:
         self.follow()
         mode, first_s = self.mode, self.costs.seconds(1)
-        if mode in found:
-            self._forecast = found[mode]
-        elif first_s:
-            self._forecast = Forecast(1 / first_s)
+        self._forecast = found.get(mode) or (Forecast(1 / first_s) if first_s else self._forecast)
         if self._must_draft and not self._forecast.n_verify:
             self._forecast = replace(self._forecast, n_verify=1, n_wait=1, stop=(0.0,))
         for draft in self.drafts.values():

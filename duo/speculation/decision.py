@@ -22,9 +22,11 @@ Both rules return a number of candidates. One larger than `len(chances)` means: 
 import math
 from collections.abc import Callable, Sequence
 
+from duo.speculation.acceptance import likely
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import SYNC
 from duo.speculation.target_costs import BatchTimes
+from duo.speculation.types import Outcome, Plan
 
 _HOPELESS = 0.02  # survival below which a candidate is not worth waiting for
 
@@ -77,6 +79,25 @@ def best_ready(chances: Sequence[float], target_s: Sequence[float], rate: float)
         if (value := expected - rate * target_s[k]) > best_value:
             best, best_value = k, value
     return best, best_value
+
+
+def with_alternatives(plan: Plan, draft: DraftEstimates, costs: BatchTimes, rate: float, n_most: int) -> Plan:
+    """The plan with at most `n_most` alternatives to the draft's candidates, likeliest first.
+
+    One that comes true adds a token: each is taken while that is worth what its row adds to T(n). Not for a draft that
+    computes meanwhile: it has prepared for its rejections, and then they did not pay (benchmarks/NOTES.md).
+    """
+    candidates, found, n_rows = plan.candidates, list[Outcome](), len(plan.candidates) + 1
+    if n_most <= 0 or not candidates or plan.wait_s is not None:
+        return plan
+    target_s = costs.curve(draft.n_max + 1 + n_most)
+    for chance, position, rank in likely(draft.chances(candidates), draft.acceptance.ranks):
+        if len(found) == n_most or chance <= rate * (target_s[n_rows] - target_s[n_rows - 1]):
+            break
+        if rank < len(candidates[position].alternatives):
+            found.append(Outcome(position, candidates[position].alternatives[rank]))
+            n_rows += 1
+    return plan._replace(alternatives=found)
 
 
 def best_in_order(

@@ -85,6 +85,7 @@ class Plan(NamedTuple):
     proposer: int = -1  # the index of the proposal that they are from, or to wait for; -1: none
     origin: Origin = Origin.DRAFT
     wait_s: float | None = None
+    alternatives: Sequence[Outcome] = ()  # to verify beside candidates; their positions count from the first of these
 
 
 class StepCost(NamedTuple):

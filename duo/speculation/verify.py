@@ -15,7 +15,7 @@ from duo.config import SamplingConfig
 from duo.errors import GrammarError
 from duo.speculation.noise import Purpose, gumbel, uniform
 from duo.speculation.sampling import Chain, Greedy, confidence, softmax
-from duo.speculation.types import Candidate, Distribution, Floats, Logits
+from duo.speculation.types import Candidate, Distribution, Floats, Logits, Outcome
 
 
 class Constraint(Protocol):
@@ -60,6 +60,27 @@ class Verifier:
             if candidate is None or token != candidate.token:
                 break
         return *tokens[:i], token
+
+    def verify_with(
+        self, target_logits: Logits, candidates: Sequence[Candidate], alternatives: Sequence[Outcome], position: int,
+        recent: Sequence[int] = (),
+    ) -> tuple[tuple[int, ...], int]:  # fmt: skip
+        """As verify(); where the target's token is one of the `alternatives` to a candidate, with one more after it.
+
+        Row k+1+i is after alternative i: see Plan. That of the alternative that came true, whose index is returned too
+        (-1: none has), is copied to where it would be if it were a candidate.
+        """
+        added, n = self.verify(target_logits, candidates, position, recent), len(candidates)
+        at = len(added) - 1
+        found = next((i for i, one in enumerate(alternatives) if at < n and one == (at, added[at])), -1)
+        if found < 0:
+            return added, found
+        target_logits[at + 1] = target_logits[n + 1 + found]
+        before = (*recent, *added)[-self.n_recent :] if self.n_recent else ()
+        try:
+            return (*added, *self.verify(target_logits[at + 1 :], (), position + at + 1, before)), found
+        except GrammarError:  # as at the beginning of the next step
+            return added, -1
 
     def _settle(self, logits: Logits, candidate: Candidate | None, position: int, recent: Sequence[int]) -> int:
         """The token at `position`. Masking the whole vocabulary is slow, so it is done only if that is not allowed.

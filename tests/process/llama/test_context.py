@@ -157,6 +157,43 @@ def test_the_cells_of_dropped_branches_are_free(text: list[int], make: Make) -> 
             context.drop(sequence)
 
 
+# Alternatives to candidates
+
+
+@pytest.mark.parametrize(("n_right", "came_true"), [(0, 0), (2, 1), (2, -1), (3, -1)])
+def test_alternatives_to_candidates_are_decoded_beside_these(
+    text: list[int], make: Make, n_right: int, came_true: int
+) -> None:
+    """The rows after each, and the text that settle() leaves, are those of the same tokens in succession."""
+    context, other = make(n_alternatives=3, flash_attn="off"), make(flash_attn="off")
+    candidates, alternatives = [60, 61, 62], [(0, 70), (2, 71), (2, 72)]
+    context.decode(text[:20])
+    rows = context.decode_with([text[20], *candidates], alternatives).copy()
+    for row, before in zip(rows, [[], [60], [60, 61], candidates, [70], [60, 61, 71], [60, 61, 72]], strict=True):
+        other.rollback(0)
+        assert np.abs(row - other.decode([*text[:21], *before])).max() < 1.0, "other kernels, the same text"
+    context.settle(21 + n_right, came_true)
+    left = [*text[:21], *candidates[:n_right], *([alternatives[came_true][1]] if came_true >= 0 else [])]
+    assert context.n_past == len(left)
+    other.rollback(0)
+    other.decode(left)
+    assert np.abs(context.decode(text[30:34], n_rows=4) - other.decode(text[30:34], n_rows=4)).max() < 1.0
+
+
+def test_the_cells_of_alternatives_are_free_afterwards(text: list[int], make: Make) -> None:
+    context, other = make(n_alternatives=8), make()
+    context.decode(text[:200])
+    for _ in range(40):
+        context.decode_with([text[200], 60, 61], [(i % 2, 70 + i) for i in range(8)])
+        context.settle(200)
+    with calling(context.cancel), suppress(DecodeAborted):
+        for _ in range(200):
+            context.decode_with([text[200], 60, 61], [(i % 2, 70 + i) for i in range(8)])
+            context.settle(200)
+    other.decode(text[:200])
+    assert (context.decode(text[200:256], n_rows=4) == other.decode(text[200:256], n_rows=4)).all()
+
+
 # How far the caches of hybrid, recurrent and sliding-window models roll back, and that nothing is left behind
 
 HYBRIDS: dict[str, Callable[..., Path]] = {"lfm2": tiny_hybrid, "qwen35": tiny_qwen35}

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION
-from duo.speculation.decision import best_batch, best_drafted
+from duo.speculation.decision import best_batch, best_drafted, with_alternatives
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.forecast import Forecast
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule, TargetAlone
 from duo.speculation.target_costs import TargetCosts
-from duo.speculation.types import Origin, Plan
+from duo.speculation.types import Candidate, Origin, Plan, Proposal
 from tests.unit.speculation.pairs import (
     CLIFF,
     FLAT,
@@ -85,6 +85,47 @@ def test_plans_are_within_what_is_ready_allowed_and_fits(
         assert next_s < plan.wait_s < math.inf
     if schedule is OFF or bound <= 0:
         assert plan == Plan()
+
+
+@pytest.mark.parametrize(
+    ("last_s", "n_room", "found"),
+    [
+        (0.0105, 20, [(0, 100), (1, 101), (2, 102), (3, 103)]),  # nearly nothing is added by a row
+        (0.0105, 7, [(0, 100), (1, 101)]),  # of which the last but one is for the last candidate
+        (0.024, 20, [(0, 100), (1, 101)]),
+        (0.03, 20, [(0, 100)]),
+        (0.1, 20, []),
+    ],
+)
+def test_alternatives_are_taken_while_they_are_worth_their_rows(
+    last_s: float, n_room: int, found: list[tuple[int, int]]
+) -> None:
+    """After four candidates, rows up to the 20th take `last_s` in all; each has one alternative, right in 0.55."""
+    made = knowing({1: 0.01, 5: 0.0104, 20: last_s}, acceptance=0.7, schedules=(SYNC,))
+    candidates = [Candidate(i, 1.0, alternatives=(100 + i,)) for i in range(4)]
+    plan = Plan(candidates, 0)
+    n_most = min(8, n_room - 1 - len(candidates))
+    rate = 1.2 / 0.01
+    taken = with_alternatives(plan, made.draft, made.controller.costs, rate, n_most)
+    assert list(taken.alternatives) == found
+    assert taken._replace(alternatives=()) == plan
+
+
+def test_with_rejection_sampling_or_another_proposers_candidates_there_are_no_alternatives() -> None:
+    def planned(mode: str, n: int = 8) -> Plan:
+        made = knowing({1: 0.49, 30: 0.4901}, 0.005, 0.7, (SYNC,), mode)
+        made.controller.n_alternatives = n
+        drafted = [Candidate(i, 1.0, alternatives=(100 + i,)) for i in range(8)]
+        found = Proposal([Candidate(50 + i, 0.0) for i in range(8)], origin=Origin.LOOKUP, chances=[(0.99, 99.0)] * 8)
+        proposals = [Proposal(drafted, draft=made.draft.name), *([found] if mode == "lookup" else [])]
+        return made.controller.plan([text()], proposals)
+
+    assert len(planned("greedy").alternatives) == 8
+    assert not planned("greedy", 0).alternatives
+    assert len(planned("greedy", 3).alternatives) == 3
+    for mode in (REJECTION, "lookup"):
+        plan = planned(mode)
+        assert (bool(plan.candidates), list(plan.alternatives)) == (True, [])
 
 
 def test_a_fast_draft_is_waited_for_until_there_are_enough_candidates_or_the_next_one_is_late() -> None:

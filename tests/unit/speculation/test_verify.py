@@ -7,7 +7,7 @@ import pytest
 from duo.config import SamplingConfig
 from duo.errors import GrammarError
 from duo.speculation.sampling import Coupled, Greedy, softmax
-from duo.speculation.types import Candidate, Distribution, Logits
+from duo.speculation.types import Candidate, Distribution, Logits, Outcome
 from duo.speculation.verify import Constraint, DraftSampler, Matching, Rejection, Verifier
 
 OPEN = SamplingConfig(temp=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -44,6 +44,42 @@ def test_candidates_are_accepted_up_to_the_first_difference(
     kind: str, target: tuple[int, ...], candidates: tuple[int, ...], added: tuple[int, ...]
 ) -> None:
     assert verifier(kind).verify(rows(*target), chain(*candidates), position=10) == added
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "added", "came_true"),
+    [
+        ((), (3, 4), -1),
+        (((0, 4), (1, 5)), (3, 4), -1),  # at another position; another token
+        (((1, 5), (1, 4)), (3, 4, 7), 1),
+        (((1, 4), (0, 1)), (3, 4, 6), 0),
+    ],
+)
+def test_where_an_alternative_comes_true_the_text_goes_on_after_it(
+    alternatives: Sequence[tuple[int, int]], added: tuple[int, ...], came_true: int
+) -> None:
+    """Candidates 3, 2, 1; the target wants 3, 4. Rows after the alternatives are 6 and 7."""
+    logits, recent = rows(3, 4, 0, 0, 6, 7), (1, 2)
+    beside = [Outcome(*one) for one in alternatives]
+    assert verifier("matching").verify_with(logits, chain(3, 2, 1), beside, 10, recent) == (added, came_true)
+    assert logits.argmax(axis=1)[: len(added)].tolist() == list(added), "the rows of the tokens, for logprobs"
+
+
+def test_after_an_alternative_that_ends_a_grammar_nothing_follows() -> None:
+    class Two(Constraint):
+        left = 2
+
+        def allows(self, token: int) -> bool:
+            return self.left > 0
+
+        def mask(self, logits: Logits) -> Logits:
+            raise GrammarError("at its end")
+
+        def accept(self, token: int) -> None:
+            self.left -= 1
+
+    made = verifier("matching", constraint=Two())
+    assert made.verify_with(rows(3, 4, 0, 6), chain(3, 2), [Outcome(1, 4)], 10) == ((3, 4), -1)
 
 
 def test_each_position_has_its_own_noise_and_rows_after_a_rejection_are_not_sampled() -> None:
