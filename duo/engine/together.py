@@ -1,7 +1,7 @@
 """Together: several texts, each in a sequence of the target's cache. One decode makes the next tokens of all of them.
 
 A decode has the last token of each text that is being written, with the candidates of its lookup or of the draft that
-pay, and a piece of the first prompt that is still being read; on the CPU, most of a prompt is read by decodes of its
+pay, and a piece of the shortest prompt that is still being read; on the CPU, most of a prompt is read by decodes of its
 own. Which drafts are idle: see joint_draft.py.
 """
 
@@ -59,7 +59,7 @@ class Member:
     sequence: int
     slot: int  # of its conversation
     error: BaseException | None = None  # that has ended it
-    has_failed: bool = False  # whether all was read again once, because llama.cpp had failed
+    failed_at: int = 0  # tokens that it had when llama.cpp failed, and all was read again
     # Of the draft, see joint_draft.py:
     acceptance: Acceptance = field(default_factory=Acceptance)
     n_drafted: int = 0  # candidates that it may make in a step,
@@ -87,11 +87,6 @@ class Together:
     @property
     def _context(self) -> Shared:
         return cast("Shared", self._pair.caches[0].context)
-
-    @property
-    def _reads_apart(self) -> bool:
-        """Whether much of a prompt is a decode of its own, in turn with those of the texts that are being written."""
-        return self._pair.target.places == {CPU}
 
     @property
     def n_free(self) -> int:
@@ -177,7 +172,10 @@ class Together:
     # What is written
 
     def step(self) -> list[Member]:
-        """Make a step of all texts, unless some have ended, which are returned. Raises ModelError if it fails twice."""
+        """Make a step of all texts, unless some have ended, which are returned.
+
+        Raises DecodeError or ModelError if it fails again before any text has another token.
+        """
         ended = [one for one in self.members if one.error is not None or not one.generation.goes_on()]
         if not ended:
             try:
@@ -191,23 +189,17 @@ class Together:
     def _fail(self, error: DecodeError | ModelError) -> None:
         """Read all again, once."""
         self._pair.reset()
-        if any(member.has_failed for member in self.members):
+        if all(member.failed_at == len(member.text.tokens) for member in self.members):
             raise error
         for member in self.members:
-            member.has_failed = True
+            member.failed_at = len(member.text.tokens)
         log.warning("%s: all is read again, with empty caches", error)
 
     def _decode(self) -> None:
-        context, members = self._context, self.members
-        writing = [one for one in members if one.text.n_fresh == 1]
-        reading = next((one for one in members if one.text.n_fresh > 1), None)
-        in_pieces = any(one.request.n_written >= _BEGUN for one in writing)
-        if writing and reading is not None and reading.text.n_fresh >= _TILE and self._reads_apart and not in_pieces:
-            self._reads_next = not self._reads_next
-            writing, reading = ([], reading) if self._reads_next else (writing, None)
-        n_most = min(ROWS, context.n_batch, self.n_free) - len(members)
-        now, rooms = members[0].request.metrics.clock.now, [one.text.n_room - 1 for one in writing]
-        looked_up = [one.generation.propose() for one in writing]
+        context, now = self._context, self.members[0].request.metrics.clock.now
+        writing, reading, in_pieces = self._due()
+        n_most = min(ROWS, context.n_batch, self.n_free) - len(self.members)
+        rooms, looked_up = [one.text.n_room - 1 for one in writing], [one.generation.propose() for one in writing]
         numbers, began = self._costs.plan(looked_up, rooms, n_most), now()
         proposals = self._draft.propose(writing, looked_up, numbers, n_most)
         drafted_s = now() - began
@@ -218,6 +210,7 @@ class Together:
             for one, proposal, n in zip(writing, proposals, numbers, strict=True)
         ]
         n_rows, n_read = sum(rows for _, _, rows in parts), 0
+        decoded = writing if reading is None else [*writing, reading]
         if reading is not None:
             text, n_past = reading.text, reading.cache.context.n_past
             n_read = min(text.n_fresh, min(context.n_batch, self.n_free) - n_rows)
@@ -227,19 +220,36 @@ class Together:
             is_whole = n_read == text.n_fresh
             parts.append((reading.sequence, text.tokens[n_past : n_past + n_read], int(is_whole)))
             if is_whole:
-                writing, proposals, numbers = [*writing, reading], [*proposals, Proposal()], [*numbers, 0]
+                writing, proposals, numbers = decoded, [*proposals, Proposal()], [*numbers, 0]
         self._set_threads(n_read)
-        start = now()
-        self._is_reading = n_read > 0
-        logits = context.decode_parts(parts)
-        self._is_reading, end = False, now()
-        decoded = writing if reading is None or reading in writing else [*writing, reading]
+        start, self._is_reading = now(), n_read > 0
+        try:
+            logits = context.decode_parts(parts)
+        finally:
+            self._is_reading = False
+        end = now()
         for one, (_, tokens, _) in zip(decoded, parts, strict=True):
             one.request.metrics.decoded(start, end, len(tokens))
         n_tokens = 0
         for one, rows, proposal, n in zip(writing, logits, proposals, numbers, strict=False):
             n_tokens += self._take(one, rows, proposal, n, start, end)
-        self._costs.learn(len(looked_up), n_rows, n_read, n_tokens, end - start, drafted_s)
+        if not context.was_first:
+            self._costs.learn(len(looked_up), n_rows, n_read, n_tokens, end - start, drafted_s)
+
+    def _due(self) -> tuple[list[Member], Member | None, bool]:
+        """Whose next tokens the next decode makes, whose prompt it reads, the shortest first, and whether in a piece.
+
+        On the CPU, much of a prompt is a decode of its own, in turn with those of the texts that are being written.
+        """
+        writing = [one for one in self.members if one.text.n_fresh == 1]
+        waiting = [one for one in self.members if one.text.n_fresh > 1]
+        reading = min(waiting, key=lambda one: one.text.n_fresh, default=None)
+        in_pieces = any(one.request.n_written >= _BEGUN for one in writing)
+        is_apart = self._pair.target.places == {CPU} and not in_pieces
+        if writing and reading is not None and reading.text.n_fresh >= _TILE and is_apart:
+            self._reads_next = not self._reads_next
+            return ([], reading, False) if self._reads_next else (writing, None, False)
+        return writing, reading, in_pieces
 
     def _take(self, member: Member, logits: Logits, proposal: Proposal, n: int, start: float, end: float) -> int:
         """The tokens that a decode with the first `n` candidates adds to a text. Its errors are its own."""

@@ -55,7 +55,7 @@ class JointDecodes:
             return counts
         found.sort()
         rate = self._rate(n_texts, curve)
-        value = best_value = n_texts - rate * curve[n_texts - 1]
+        best_value = n_texts - rate * curve[n_texts - 1]
         best, expected = 0, float(n_texts)
         for n, (survival, _, _) in enumerate(found[:n_most], 1):
             expected -= survival

@@ -469,6 +469,21 @@ def test_after_a_failure_all_is_read_again(
             assert text.error is None
 
 
+def test_failures_with_tokens_between_them_end_nothing(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(2)
+    with load(pair[0], pair[1], **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        for first in (4, 20, 36):
+            failing(monkeypatch, first, 1)
+        texts = [Text(engine, some(dice, 20 + i), max_tokens=60) for i in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=60)
+            assert text.error is None
+
+
 def test_after_two_failures_all_end_and_the_next_text_gets_new_contexts(
     pair: tuple[Path, Path], alone: Callable[..., list[int]]
 ) -> None:
@@ -554,6 +569,26 @@ def test_a_long_prompt_is_read_in_pieces_beside_texts_that_are_being_written(
     assert 240 < sum(pieces) <= 250
     assert len(pieces) > 4
     assert all([rows for _, _, rows in parts[:2]] == [1, 1] for parts in together.parts if len(parts) == 3)
+
+
+@pytest.mark.parametrize("n_writing", [0, 1])
+def test_a_short_prompt_does_not_wait_for_a_long_one(
+    n_writing: int, pair: tuple[Path, Path], together: Together
+) -> None:
+    """The long one is the first, or beside a text that is being written."""
+    dice, ends = random.Random(3), list[int]()
+    with load(pair[0], lookup="off", **{**OPTIONS, "n_batch": 32}) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        long, short = Text(engine, some(dice, 250), max_tokens=8), Text(engine, some(dice, 12), max_tokens=8)
+        writing = [Text(engine, some(dice, 10), max_tokens=200) for _ in range(n_writing)]
+        for text in (long, short):
+            text.acts[1] = [partial(ends.append, len(text.request.prompt))]
+        if n_writing:
+            writing[0].acts[40] = [long.submit, short.submit]
+        engine.scheduler.submit(*(text.request for text in writing or (long, short)))
+        for text in (*writing, long, short):
+            text.wait()
+    assert ends == [12, 250]
 
 
 def test_texts_that_come_together_are_read_at_once(pair: tuple[Path, Path], together: Together) -> None:
