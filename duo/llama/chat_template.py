@@ -191,7 +191,7 @@ class ChatTemplate:
             prompt = self._render(_CONVERSATION, _TOOLS)
         except Exception as error:
             return not isinstance(error, TypeError)
-        return f"{{'{_ARGUMENT}'" not in prompt  # as Python writes it
+        return f"{{'{_ARGUMENT}': '{_VALUE}'" not in prompt  # as Python writes it
 
     def _try(self, messages: Messages) -> str:
         """A prompt with tools; empty if the template fails."""

@@ -35,6 +35,7 @@ _NO_ESCAPES = {"json_allow_general_unicode_escapes": False, "json_allowed_escape
 _LENIENT = {"lenient": True, "coerce_one_of": True}
 _DEFINITIONS = 4000
 _CLASSES = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])", re.DOTALL)
+_ATOMS = re.compile(r"\\.|.", re.DOTALL)
 _BOUNDS = {"low": ("inimum", 1), "high": ("aximum", -1)}  # of an Alternative: its name here, and its sign
 _GAP = Fraction(1, 10**9)  # beside a whole exclusive bound that is less than 1 from the other
 
@@ -252,13 +253,25 @@ def _exact(key: str, value: Fraction) -> int | float:
 
 def _written(pattern: str) -> str:
     """A pattern for llguidance, to which a class of all control characters has quotes and backslashes, too."""
-    parts = _CLASSES.split(pattern)
+    parts = [_literal(part) if part.startswith("[") else part for part in _CLASSES.split(pattern)]
     for i, part in enumerate(parts):
         if part.startswith("[^") and not _has(part, '"\\'):
             parts[i] = rf"[^\x00{part[2:]}"
         elif part.startswith("[") and _has(part, "\0\x1f") and not _has(part, '"\\'):
             raise Unsupported(f"pattern: {part}")
     return "".join(parts)
+
+
+def _literal(characters: str) -> str:
+    """A class whose characters are themselves: to llguidance, as in Rust, [, &&, -- and ~~ are operators there."""
+    begin = "[^" if characters.startswith("[^") else "["
+    atoms = _ATOMS.findall(characters[len(begin) : -1])
+    found, i = [f"\\{atom}" if atom in "[]&~-" else atom for atom in atoms], 0
+    while i + 2 < len(atoms):
+        if is_range := atoms[i + 1] == "-":
+            found[i + 1] = "-"
+        i += 3 if is_range else 1
+    return f"{begin}{''.join(found)}]"
 
 
 def _has(characters: str, text: str) -> bool:

@@ -63,8 +63,10 @@ AS_TEXT = '{"a": 1, "b": "é<"}'
     ],
 )
 def test_arguments_are_given_as_the_template_takes_them(arguments: str, expected: str) -> None:
+    """Also by one that writes the tools as Python does."""
     source = "{% for m in messages %}{% for call in m.tool_calls %}{{ ARGUMENTS }}{% endfor %}{% endfor %}"
-    assert prompt(source.replace("ARGUMENTS", arguments), CALLED) == expected
+    for tools in ("", "{% if tools %}{{ tools }}{% endif %}"):
+        assert prompt(tools + source.replace("ARGUMENTS", arguments), CALLED) == expected
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ NOT_TAKEN: tuple[tuple[Any, list[str], list[str]], ...] = (
     # A class of characters without quotes
     ({"type": "string", "pattern": '^[^"]*$'}, ['"a"', '"\\\\"'], ['"\\""']),
     ({"type": "string", "pattern": r"^[^\\]+$"}, ['"a"', '"\\""'], ['"\\\\"']),
+    # Characters of a class that are operators to llguidance
+    ({"type": "string", "pattern": "^[^&&|x]+$"}, ['"a"', '"b;"'], ['"a&"', '"a|b"', '"x"']),
+    ({"type": "string", "pattern": "^[a-z&&]$"}, ['"a"', '"&"'], ['"1"']),
+    ({"type": "string", "pattern": "^[^~~]$"}, ['"a"'], ['"~"']),
+    ({"type": "string", "pattern": "^[+--]$"}, ['"+"', '","', '"-"'], ['"."']),
+    ({"type": "string", "pattern": r"^[a\-c-]$"}, ['"a"', '"-"', '"c"'], ['"b"']),
+    ({"type": "string", "pattern": "^[^[]+$"}, ['"a"'], ['"["']),
+    ({"type": "string", "pattern": "^[[a]]$"}, ['"a]"', '"[]"'], ['"a"']),
     # Alternatives of oneOf that only exclude each other because they are closed, by the way
     ({"oneOf": [{"type": "object", "properties": {name: {}}, "required": [name]} for name in "ab"]},
      ['{"a":1}', '{"b":1}'], ['{"a":1,"b":1}', "{}"]),
