@@ -64,8 +64,7 @@ class RemoteDraft(AsyncDraft):
         self.has_stalled = False  # since its last sign of life
         self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
         self.is_new = True  # whether it was never used
-        # What it has said of its times, by sequences, until it is learned; None: it does not decode yet.
-        self.measured: Mapping[int, float] | None = None
+        self.measured: Mapping[int, float] | None = None  # seconds by sequences, until learned; None: not said yet
 
     @property
     def is_set_up(self) -> bool:
