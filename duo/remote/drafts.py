@@ -29,7 +29,6 @@ log = logging.getLogger("duo.remote")
 MAX_DRAFTS = 16  # concurrent connections
 _LATE_S = 0.1  # by which it may be late, beside a decode of the target
 STALL_S = 5.0  # without a sign of life from a draft that may draft
-SET_UP_S = 60.0  # the same, from a worker that makes its context and measures it
 _MAX_LEARNED = 64  # models of which what was learned is kept
 
 
@@ -75,7 +74,7 @@ class RemoteDraft(AsyncDraft):
     def is_usable(self) -> bool:
         """Whether it answers, and can draft for this text."""
         since = self.waiting_since
-        late = since is not None and time.perf_counter() - since > (STALL_S if self.is_set_up else SET_UP_S)
+        late = since is not None and time.perf_counter() - since > STALL_S
         return not (late or self.has_stalled or self.is_unable)
 
     @property
@@ -262,7 +261,7 @@ class RemoteDrafts:
                 line.append(line.pop(line.index(before)))
                 if not before.is_unable:
                     late, before.has_stalled = before, True
-                    self._counts["stalled"] += 1
+                    self._counts["stalled"] += before.is_set_up
             if active is not None and active is not self._last_used:
                 self._last_used = new = active
         if before is not None and before is not active and before.current is not None:
@@ -272,7 +271,7 @@ class RemoteDrafts:
             if (learned := self.learned.get(active.model)) is not None:  # T(n) is the target's thread's to change
                 active.estimates.restore(learned)
         if late is not None:  # not under the lock: a terminal may be slow
-            log.info("draft %s does not answer", late.name)
+            log.info("draft %s %s", late.name, "does not answer" if late.is_set_up else "does not decode yet")
         if new is not None:
             log.info("draft %s is in use", new.name)
         return active

@@ -92,16 +92,21 @@ def test_the_time_until_a_worker_is_set_up_is_no_round_trip(
     assert (draft.estimates.costs.latency_s > 0) is is_set_up
 
 
-def test_a_worker_that_is_not_set_up_may_take_long_and_not_for_ever(
-    stage: Stage, joined: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_takes_long_to_set_up_has_not_stalled(
+    stage: Stage, joined: ScriptedWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Another draft is used until then, which may be a local one."""
     (draft,) = stage.drafts.connected
     stage.begin()
     joined.begin()
-    monkeypatch.setattr("duo.remote.drafts.STALL_S", -1.0)
-    assert draft.is_usable
     with monkeypatch.context() as impatient:
-        impatient.setattr("duo.remote.drafts.SET_UP_S", -1.0)
-        assert not draft.is_usable
+        impatient.setattr("duo.remote.drafts.STALL_S", -1.0)
+        assert stage.drafts.choose() is None
+    assert stage.drafts.choose() is None, "it has given no sign of life"
+    assert f"draft {draft.name} does not decode yet" in caplog.text
     joined.say(Times({}))
-    until(lambda: not draft.is_usable)
+    until(lambda: stage.drafts.choose() is draft)
+    assert not stage.count("stalled")
+    monkeypatch.setattr("duo.remote.drafts.STALL_S", -1.0)
+    assert stage.drafts.choose() is None
+    assert stage.count("stalled") == 1
