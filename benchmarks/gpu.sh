@@ -30,7 +30,10 @@ dry_run=false
 offline=false
 options=()
 for argument in "$@"; do
-    if [[ $argument == --dry-run ]]; then
+    if [[ $argument == -h || $argument == --help ]]; then
+        sed -n '2,/^set /s/^# \{0,1\}//p' "$repository/benchmarks/gpu.sh"
+        exit
+    elif [[ $argument == --dry-run ]]; then
         dry_run=true
     elif [[ $argument == --offline ]]; then
         offline=true
@@ -54,7 +57,11 @@ fail() {
 }
 
 if $offline; then
-    run "$repository/benchmarks/offline.sh" --offline ${options[@]+"${options[@]}"}
+    if [[ ${#options[@]} != 1 || ${options[0]} == -* ]]; then
+        echo "gpu.sh: name the folder to fill: gpu.sh --offline DIR" >&2
+        exit 2
+    fi
+    run "$repository/benchmarks/offline.sh" --offline "${options[0]}"
     exit
 fi
 cd "$repository"
@@ -73,22 +80,22 @@ cuda)
         arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d '. ' | paste -sd ';' -) || true
     fi
     [[ $arch =~ ^[0-9]+(\;[0-9]+)*$ ]] || arch=native
-    flags="-DGGML_CUDA=on -DGGML_RPC=on -DCMAKE_CUDA_ARCHITECTURES=$arch"
+    flags="-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=$arch"
     ;;
 vulkan)
     command -v glslc >/dev/null || fail "no glslc: install the Vulkan SDK, or the packages with glslc and the Vulkan headers"
-    flags="-DGGML_VULKAN=on -DGGML_RPC=on"
+    flags="-DGGML_VULKAN=on"
     ;;
 metal)
     [[ $(uname) == Darwin ]] || fail "BACKEND=metal needs a Mac"
-    flags="-DGGML_METAL=on -DGGML_RPC=on"
+    flags="-DGGML_METAL=on"
     ;;
 *)
     echo "gpu.sh: BACKEND=$backend: use cuda, vulkan or metal" >&2
     exit 2
     ;;
 esac
-flags+=${CMAKE_ARGS:+ $CMAKE_ARGS}
+flags="-DCMAKE_PROJECT_INCLUDE='$repository/setup/llama.cmake' $flags${CMAKE_ARGS:+ $CMAKE_ARGS}"
 
 # The marker has the build flags: an interrupted or different build is repeated.
 if [[ ! -f build/gpu/BUILT || $(<build/gpu/BUILT) != "$flags" ]]; then

@@ -29,9 +29,14 @@ _USED = 2  # experts that a token uses
 def inflate(source: Path, target: Path, n_ff: int = 0, n_layers: int = 0, n_experts: int = 0) -> None:
     """Write `target` with feed-forward layers of width `n_ff`, with `n_layers` and experts (0: as `source` has them).
 
-    Raises ValueError if `source` cannot be inflated so, and OSError.
+    Raises ValueError if `source` cannot be inflated so, and OSError, also if it is not a complete GGUF file.
     """
-    reader = gguf.GGUFReader(source)
+    if target.exists() and target.samefile(source):
+        raise ValueError(f"{target} is the source: name another file")
+    try:
+        reader = gguf.GGUFReader(source)
+    except (ValueError, IndexError, KeyError) as error:  # of the reader, of numpy and of mmap
+        raise OSError(f"{source}: not a complete GGUF file: {error}") from None
     values = {field.name: field.contents() for field in reader.fields.values()}
     architecture = str(values.get("general.architecture"))
     names = [f"{architecture}.{name}" for name in ("feed_forward_length", "block_count")]

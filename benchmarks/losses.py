@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from benchmarks import argument_parser, samples
 from benchmarks.oracle import N_PROMPT, Case
-from benchmarks.samples import N_TOKENS
+from benchmarks.samples import N_TOKENS, machine_name
 from benchmarks.virtual import Replay
 from duo.bench.results import markdown_table
 from duo.speculation.machine import Machine
@@ -62,8 +62,9 @@ def row(name: str, machine: Machine, found: Sequence[Replay]) -> list[str]:
 
 def main() -> None:
     found = argument_parser("losses", __doc__)
-    found.add_argument("machines", nargs="*", default=["two-cards"], metavar="MACHINE", help="(default: two-cards)")
-    found.add_argument("-n", "--tokens", type=int, default=N_TOKENS, metavar="N", help="of a text (default: 256)")
+    add = found.add_argument
+    add("machines", nargs="*", type=machine_name, default=["two-cards"], metavar="MACHINE", help="(default: two-cards)")
+    add("-n", "--tokens", type=int, default=N_TOKENS, metavar="N", help="of a text (default: 256)")
     options = found.parse_args()
     lines = [["ms of the draft per token", "tokens/s", "all", *KINDS, "target waits", "tokens/decode"]]
     for name, pair in samples.pairs(options.machines):
@@ -71,6 +72,8 @@ def main() -> None:
             case = Case(name, pair.machine, samples.texts(pair.traces), separate_devices=True)
             runs = [case.forced(Schedule.ASYNC, text, options.tokens, branches=None) for text in case.texts]
             lines.append(row(name, pair.machine, runs))
+    if not lines[1:]:
+        found.error(f"{', '.join(options.machines)}: no recorded texts of a draft with a device of its own")
     print(*markdown_table(lines), sep="\n")
 
 

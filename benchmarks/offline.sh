@@ -27,6 +27,11 @@ fail() {
     exit 1
 }
 
+misused() {
+    echo "offline.sh: $1" >&2
+    exit 2
+}
+
 fill() {
     local folder version requirement
     mkdir -p "$1/wheels"
@@ -86,7 +91,7 @@ build() {
         ;;
     vulkan) flags+=(-DGGML_VULKAN=on) ;;
     cpu) ;;
-    *) fail "BACKEND=$BACKEND: use cuda, vulkan or cpu" ;;
+    *) misused "BACKEND=$BACKEND: use cuda, vulkan or cpu" ;;
     esac
     # As in peers.sh.
     if "${CXX:-c++}" -mno-amx-int8 -E -x c++ - </dev/null >/dev/null 2>&1; then
@@ -122,7 +127,10 @@ use() {
 }
 
 case ${1:-} in
---offline) fill "${2:?the folder to fill}" ;;
+--offline)
+    [[ $# == 2 && $2 != -* ]] || misused "name the folder to fill: offline.sh --offline DIR"
+    fill "$2"
+    ;;
 build) build ;;
 models)
     use
@@ -131,9 +139,10 @@ for pair in ON_A_CARD:
     print(*(make() for make in PAIRS[pair][:2]), flush=True)'
     ;;
 measure)
+    [[ $# != 1 && $2 != -* ]] || misused "name a pair: offline.sh measure PAIR"
     use
-    python -m benchmarks gpu --pairs "${2:?a pair}" --minutes 3.5 --peers "$work/cmake/bin" \
+    python -m benchmarks gpu --pairs "$2" --minutes 3.5 --peers "$work/cmake/bin" \
         --json "$here/result-$2.json" "${@:3}"
     ;;
-*) fail "see the head of this script: --offline DIR, build, models or measure PAIR" ;;
+*) misused "see the head of this script: --offline DIR, build, models or measure PAIR" ;;
 esac

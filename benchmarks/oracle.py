@@ -74,7 +74,7 @@ class Case:
     def known(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = None) -> Pair:
         """A controller of one schedule that knows all costs, and how often this text's candidates are accepted."""
         controller, draft = made = self.pair((schedule,), branches=branches)
-        controller.begin([draft], self.n_prompt, mode=MODE)
+        controller.begin([draft], self.n_prompt, sampling=MODE)
         scores = [text[i % len(text)] for i in range(n_tokens)]
         draft.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
         draft.learn_draft(N_PROMPT, N_PROMPT * self.machine.read_s)

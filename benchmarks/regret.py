@@ -246,17 +246,15 @@ def setting(text: str) -> tuple[str, Any]:
 def parse_options() -> argparse.Namespace:
     found = argument_parser("regret", __doc__)
     add = found.add_argument
-    add("machines", nargs="*", metavar="MACHINE", help=f"files in {samples.FOLDER.name}, without .json (default: all)")
+    files = f"files in {samples.FOLDER.name}, without .json (default: all)"
+    add("machines", nargs="*", type=samples.machine_name, metavar="MACHINE", help=files)
     add("-c", "--cases", type=int, default=100, metavar="N", help="at least two of each pair (default: 100)")
     add("-a", "--advice", type=int, default=20, metavar="N", help="random machines for the advice (default: 20)")
     add("-j", "--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
     add("-s", "--seed", type=int, default=0, metavar="N", help="other cases (default: 0)")
     add("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a constant of the policy")
     add("-v", "--verbose", action="store_true", help="print what the policy did in each text")
-    options = found.parse_args()
-    if unknown := set(options.machines) - {path.stem for path in samples.FOLDER.glob("*.json")}:
-        found.error(f"no file {samples.FOLDER.name}/{unknown.pop()}.json")
-    return options
+    return found.parse_args()
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -95,6 +96,13 @@ def _weights(blocks: Sequence[Text], acceptance: float) -> list[float]:
         weights /= weights.sum()
         low, high = (low, tilt) if (weights * right).sum() / _BLOCK > acceptance else (tilt, high)
     return [float(weight) for weight in weights]
+
+
+def machine_name(text: str) -> str:
+    """The type of an argument. Raises ArgumentTypeError if there is no file of the machine."""
+    if text not in {path.stem for path in FOLDER.glob("*.json")}:
+        raise ArgumentTypeError(f"no file {FOLDER.name}/{text}.json")
+    return text
 
 
 def pairs(machines: Sequence[str] = ()) -> list[tuple[str, Pair]]:

@@ -108,8 +108,8 @@ class Scripted(Eager):
         self.schedules, self._now = ALL, next(schedules)
         self._script, self._probes = schedules, probes or iter(())
 
-    def begin(self, mode: str, n_prompt: int) -> None:
-        super().begin(mode, n_prompt)
+    def begin(self, sampling: str, n_prompt: int) -> None:
+        super().begin(sampling, n_prompt)
         self._n_tokens = n_prompt
 
     def follow(self, n_tokens: int) -> Mode:
@@ -141,8 +141,10 @@ class EagerController(Controller):
     def __init__(self, target: TargetCosts | None = None) -> None:
         super().__init__(target=target)
 
-    def begin(self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
-        super().begin(drafts, n_prompt, n_room, mode)
+    def begin(
+        self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, sampling: str = ""
+    ) -> None:
+        super().begin(drafts, n_prompt, n_room, sampling)
         for draft in drafts:
             if isinstance(draft, Scripted):
                 self.chooser.now = draft.step_mode

@@ -84,3 +84,34 @@ def test_what_cannot_be_inflated(
         main()
     assert (raised.value.code, error in capsys.readouterr().err) == (2, True)
     assert not (tmp_path / "new.gguf").exists()
+
+
+def run(arguments: list[object], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    """The exit status, or the line in its place."""
+    monkeypatch.setattr(sys, "argv", ["inflate", *map(str, arguments)])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    return raised.value.code
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_the_source_is_not_overwritten(
+    link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = source = tiny_llama(tmp_path / "tiny.gguf")
+    before = source.read_bytes()
+    if link:
+        (target := tmp_path / "link.gguf").symlink_to(source)
+    assert run([source, target, "--ffn", 2 * N_FF], monkeypatch) == 2
+    assert f"{target} is the source" in capsys.readouterr().err
+    assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize("n_bytes", [0, 3, 20, 1000, -1])
+def test_an_incomplete_file_is_named(n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = tmp_path / "part.gguf", tmp_path / "new.gguf"
+    source.write_bytes(tiny_llama(tmp_path / "tiny.gguf").read_bytes()[:n_bytes])
+    assert f"{source}: not a complete GGUF file" in str(run([source, target, "--ffn", 2 * N_FF], monkeypatch))
+    source.write_bytes(b"no GGUF" * 100)
+    assert f"{source}: not a complete GGUF file" in str(run([source, target], monkeypatch))
+    assert not target.exists()

@@ -1,8 +1,10 @@
 """Where the time of a draft goes: benchmarks/losses.py."""
 
+import sys
+
 import pytest
 
-from benchmarks.losses import KINDS, losses, row
+from benchmarks.losses import KINDS, losses, main, row
 from benchmarks.oracle import N_PROMPT, Case
 from benchmarks.virtual import Decode, Replay, constant
 from duo.speculation.machine import Machine
@@ -39,3 +41,17 @@ def test_the_kinds_of_loss_add_up_to_the_time_of_a_text(aborts: bool) -> None:
     assert min(spent[kind] for kind in ("chain", "branch", "several", "wrong")) > 0
     shown = dict(zip(KINDS, row("", machine, [found])[3:], strict=False))
     assert sum(map(float, shown.values())) == pytest.approx(1000 / found.rate, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("machine", "error"),
+    [("nosuch", "no file machines/nosuch.json"), ("m2-ultra", "m2-ultra: no recorded texts of a draft with a device")],
+)
+def test_machines_without_a_row(
+    machine: str, error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["losses", machine])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    said = capsys.readouterr()
+    assert (raised.value.code, said.out, error in said.err) == (2, "", True), said.err

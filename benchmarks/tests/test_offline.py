@@ -1,6 +1,7 @@
 """The folder that measures without a network: what its steps do after one another, with programs that only answer."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,7 +58,54 @@ def test_another_duo_is_installed(folder: Path) -> None:
     assert offline(folder, "models").returncode != 0  # and not that of the last time
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "see the head of this script"),
+        (["foo"], "see the head of this script"),
+        (["--offline"], "name the folder to fill"),
+        (["measure"], "name a pair"),
+        (["measure", "-r", "1"], "name a pair"),
+    ],
+)
+def test_a_step_that_is_not_complete(folder: Path, words: list[str], said: str) -> None:
+    done = offline(folder, *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"offline.sh: {said}")
+
+
+def gpu(*words: str, cwd: Path = REPOSITORY, **variables: str) -> subprocess.CompletedProcess[str]:
+    script = str(REPOSITORY / "benchmarks" / "gpu.sh")
+    return subprocess.run(
+        [script, *words], cwd=cwd, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--offline"], ["--dry-run", "--offline"], ["--offline", "-r"], ["--offline", "a", "b"]]
+)
+def test_a_folder_that_is_not_named(words: list[str]) -> None:
+    done = gpu(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gpu.sh: name the folder to fill: gpu.sh --offline DIR\n"
+
+
+def test_the_help_is_the_head_of_the_script() -> None:
+    done = gpu("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  benchmarks/gpu.sh [--dry-run] --offline DIR\n" in done.stdout
+    assert "#" not in done.stdout
+    assert "pipefail" not in done.stdout
+
+
+def test_only_what_duo_loads_is_compiled() -> None:
+    (build,) = [line for line in gpu("--dry-run", BACKEND="vulkan").stdout.splitlines() if "CMAKE_ARGS=" in line]
+    (found,) = [word for word in shlex.split(build) if word.startswith("CMAKE_ARGS=")]
+    include, *rest = shlex.split(found.removeprefix("CMAKE_ARGS="))
+    assert include == f"-DCMAKE_PROJECT_INCLUDE={REPOSITORY}/setup/llama.cmake"
+    assert rest == ["-DGGML_VULKAN=on"]
+
+
 def test_the_folder_is_relative_to_the_caller_s(tmp_path: Path) -> None:
-    words = [str(REPOSITORY / "benchmarks" / "gpu.sh"), "--dry-run", "--offline", "stick"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = gpu("--dry-run", "--offline", "stick", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{REPOSITORY}/benchmarks/offline.sh --offline stick \n")

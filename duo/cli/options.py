@@ -59,7 +59,7 @@ class EngineOptions(LogOptions):
         None, "-md --model-draft --spec-draft-model GGUF $LLAMA_ARG_SPEC_DRAFT_MODEL $LLAMA_ARG_MODEL_DRAFT",
         "Main options",
         "Draft model: small, best with the vocabulary of the target. Without one, candidates come from the text itself "
-        "only (--lookup).", excludes="hf_repo_draft")
+        "only (--lookup). Options of a draft then have no effect, but --rpcd is refused.", excludes="hf_repo_draft")
     hf_repo: str | None = option(
         None, "-hf -hfr --hf-repo USER/REPO[:QUANT] $LLAMA_ARG_HF_REPO", "Models",
         "Hugging Face repository of the target; QUANT defaults to Q4_K_M.", excludes="model")

@@ -96,7 +96,7 @@ class Group:
 
     def __str__(self) -> str:
         named = zip(("target", "draft"), self.threads, strict=True)
-        return " and ".join(f"the {name} on {n} threads" for name, n in named if n)
+        return " and ".join(f"the {name} on {n} thread{'s' * (n > 1)}" for name, n in named if n)
 
     @property
     def unsettled(self) -> list[int]:

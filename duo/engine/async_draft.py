@@ -17,29 +17,29 @@ from duo.speculation.types import Candidate, Outcome, Proposal
 class Decode(NamedTuple):
     """A decode of the draft in progress."""
 
-    since: float  # its start
-    epoch: int
-    n_accepted: int  # tokens in the text at its start
-    position: int  # of the token that it makes on the chain
-    on_chain: bool = True  # whether it continues the draft's chain,
-    outcomes: frozenset[Outcome] = frozenset()  # and these
+    since: float  # the clock's time at its start, in seconds
+    epoch: int  # of the sequence at its start
+    n_accepted: int  # accepted tokens in the text at its start
+    position: int  # in the text, of the token that the decode makes on the draft's chain
+    on_chain: bool = True  # whether the decode continues the draft's chain
+    outcomes: frozenset[Outcome] = frozenset()  # the outcomes that the decode continues
 
     @property
     def n_sequences(self) -> int:
-        """That it continues."""
+        """Number of sequences that the decode continues."""
         return self.on_chain + len(self.outcomes)
 
 
 class Drafted(NamedTuple):
     """What it took to draft a token, for the draft's estimates to learn from."""
 
-    n_tokens: int  # decoded to make it; 0: the time is not representative
-    seconds: float
-    n_sequences: int = 1  # decoded at once
-    latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
-    is_useful: bool = True  # whether the sequence has taken it, for a remote draft,
-    n_prepared: int = 0  # outcomes that the decode continued for it,
-    n_opened: int = 0  # and of these new ones
+    n_tokens: int  # tokens in the decode; 0: its time is not representative
+    seconds: float  # duration of the decode
+    n_sequences: int = 1  # sequences in the decode
+    latency_s: float | None = None  # seconds from an epoch's order to the epoch's first token, less those of its decode
+    is_useful: bool = True  # remote draft: whether the target's sequence has taken the token or a prepared outcome
+    n_prepared: int = 0  # remote draft: outcomes that the decode continued and the sequence has taken
+    n_opened: int = 0  # remote draft: those of n_prepared that this decode was the first to continue
 
 
 Prepared: TypeAlias = tuple[Outcome, int, Candidate]  # an outcome, and a token for a position after it
@@ -269,7 +269,7 @@ class AsyncDraft(Proposer):
         result = results[0]
         is_own = result.is_usual and result.draft == self.estimates.name
         scores, is_useless = self._queue.commit(result.tokens, result.n_candidates if is_own else 0)
-        self._order(is_useless=is_useless)  # before anything else: see tests/unit/remote
+        self._order(is_useless=is_useless)  # first: the draft may be waiting for it
         self._look()
         if not result.is_looked_up:
             self.estimates.learn_scores(scores)

@@ -34,7 +34,7 @@ class Branch:
 class PreparingDrafter(Drafter):
     """Decodes its chain and the branches in one batch. When an outcome comes true, its branch becomes the chain.
 
-    What the sequence keeps of an outcome are its candidates; `_branches` are what the cache holds.
+    A branch is the cache's side of an outcome; the TokenSequence has the outcome's candidates.
     """
 
     queue: CandidateQueue
@@ -113,7 +113,7 @@ class PreparingDrafter(Drafter):
         entries = [(branch.sequence, branch.tokens[-1]) for branch in branches]
         if may_draft:
             entries.append((0, self._tokens[-1]))
-        rows = self.context.decode_each(entries)[:, : self.n_vocab]
+        rows = self.context.decode_each(entries)[:, : self.n_vocab]  # (entries, n_vocab): the chain's is the last
         for branch, logits in zip(branches, rows, strict=False):
             position = branch.outcome.position + len(branch.tokens)
             candidate = self.sampler.candidate(logits, position, self._recent(position, branch.tokens))

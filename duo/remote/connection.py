@@ -20,7 +20,7 @@ from duo.errors import LinkError
 from duo.http.guard import ROUTE, Guard, allowed_hosts
 from duo.llama.fingerprint import Fingerprint, fingerprint_difference
 from duo.remote import messages
-from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.remote.drafts import RemoteDraft, RemoteDrafts
 from duo.remote.messages import (
     TRY_LATER,
     Begin,
@@ -33,6 +33,7 @@ from duo.remote.messages import (
     Times,
     Unable,
 )
+from duo.remote.remote_queue import RemoteQueue
 from duo.speculation.types import Candidate, Outcome
 
 log = logging.getLogger("duo.remote")
@@ -242,12 +243,13 @@ class DraftConnection:
             self._credit = max(self._credit, SPARE)
             return End(self._serial)
         request, queue = current
-        if (order := queue.order(self._serial + (current is not begun), draft.estimates.costs.latency_s)) is None:
+        serial, latency_s = self._serial + (current is not begun), draft.estimates.costs.latency_s
+        if (order := queue.order(serial, latency_s, is_set_up=draft.is_set_up)) is None:
             return None
         self._serial = order.serial
-        # It may answer each order with n_ahead candidates and one Alive per 16 tokens.
+        # It may answer each order with n_ahead candidates and one Alive for each long decode.
         n_ahead = draft.estimates.n_ahead
-        self._credit = min(self._credit + n_ahead + SPARE + len(order.tokens) // 16, _MAX_CREDIT)
+        self._credit = min(self._credit + n_ahead + SPARE + len(order.tokens) // messages.LONG, _MAX_CREDIT)
         draft.waiting_since = (draft.waiting_since or time.perf_counter()) if order.may_draft else None
         if current is begun:
             return order

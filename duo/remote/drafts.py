@@ -1,4 +1,4 @@
-"""RemoteDrafts: the remote drafts that are connected, and the choice of the one in use; the queue of each."""
+"""RemoteDrafts: the remote drafts that are connected, and the choice of the one in use."""
 
 import logging
 import queue
@@ -7,21 +7,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from duo.config import EngineConfig
-from duo.engine.async_draft import AsyncDraft, CandidateQueue, Decode, Drafted, Prepared
+from duo.engine.async_draft import AsyncDraft, Drafted
 from duo.engine.profile import Profiles
 from duo.engine.proposers import RunningText
 from duo.engine.statistics import StepRecord
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
-from duo.remote.messages import Ahead, Text
+from duo.remote.remote_queue import RemoteQueue
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.draft_estimates import DraftEstimates, DraftState, estimates_for
 from duo.speculation.modes import Schedule
 from duo.speculation.target_costs import TargetCosts
-from duo.speculation.types import Candidate, Origin, Proposal
+from duo.speculation.types import Origin, Proposal
 
 log = logging.getLogger("duo.remote")
 
@@ -31,80 +32,13 @@ STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models of which what was learned is kept
 
 
-class RemoteQueue(CandidateQueue):
-    """A queue whose candidates come through a connection: says what to send there, and takes what comes."""
+class _Counted(NamedTuple):
+    """What a draft's candidates are counted from."""
 
-    _told = (0, False, 0, Lookahead())  # what the last order said: epoch, may_draft, n_verified, lookahead
-    _ordered: float | None = None  # when the draft was told of this epoch, until its first token arrives
-
-    def order(self, serial: int, latency_s: float) -> Text | None:
-        """What to send to the draft now; None: nothing. Its first token of a new epoch begins `latency_s` later.
-
-        An idle draft is told nothing, and then all at once.
-        """
-        with self._changed:
-            sequence, before, lookahead = self._sequence, self._told, self._lookahead
-            accepted, position, epoch, may_draft = sequence.accepted, self._n_told, sequence.epoch, self._allows()
-            told = (epoch, may_draft, self._n_verified)
-            # By the last order it may have paused where it may continue now.
-            is_told = told == before[:3] and position == len(accepted)
-            is_told = is_told and (not may_draft or before[3].allows([one.confidence for one in sequence.pending]))
-            if is_told or not (may_draft or before[1] or self._n_verified):
-                return None
-            is_same = lookahead == before[3] or not lookahead.n_ahead
-            self._told, self._n_told = (*told, before[3] if is_same else lookahead), len(accepted)
-            decode = self._decode
-            if decode is not None and decode.epoch == epoch - 1 and sequence.came_true in decode.outcomes:
-                position_now = len(accepted) + len(sequence.pending)  # it goes on with what it has prepared
-                self._decode = decode._replace(epoch=epoch, position=position_now, on_chain=True)
-            elif may_draft and (decode is None or decode.epoch != epoch or not before[1]):  # it had to pause
-                self._ordered = self._now()
-                self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
-            ahead = None if is_same else Ahead.of(lookahead)
-            return Text(serial, epoch, position, accepted[position:], may_draft, self._n_verified, ahead)
-
-    @property
-    def is_told_to_draft(self) -> bool:
-        """Whether the last order was to continue."""
-        return self._told[1]
-
-    @property
-    def may_draft(self) -> bool:
-        """Whether the draft may continue."""
-        with self._changed:
-            return self._allows()
-
-    def offer(
-        self, epoch: int, position: int, candidate: Candidate | None, n_known: int, drafted: Drafted,
-        prepared: Sequence[Prepared] = (),
-    ) -> bool:  # fmt: skip
-        """Take what was received of a decode, made with knowledge of `n_known` tokens. False if it is of no use.
-
-        Between two looks of the target's thread it takes as many as may be ahead, and about as many that are stale.
-        """
-        now = self._now()
-        with self._changed:
-            sequence, n_ahead, is_useful = self._sequence, self._lookahead.n_ahead, False
-            if not self._is_open or epoch > sequence.epoch or n_known > len(sequence.accepted):
-                return False
-            if len(self._drafted) >= (4 if self._lookahead.n_branches else 2) * n_ahead + 2:
-                return False
-            if candidate is not None and len(sequence.pending) < n_ahead:
-                if epoch == sequence.epoch and self._ordered is not None:
-                    drafted = drafted._replace(latency_s=max(0.0, now - self._ordered - drafted.seconds))
-                    self._ordered = None
-                is_useful = sequence.offer(epoch, position, candidate, n_known)
-            elif not prepared:
-                return False
-            taken = [each for each in prepared if sequence.prepare(epoch, *each, n_known)]
-            if epoch == sequence.epoch or taken:  # it is already working on the next one
-                outcomes = frozenset(outcome for outcome, _, _ in prepared)
-                self._decode = Decode(now, epoch, len(sequence.accepted), position + 1, candidate is not None, outcomes)
-            n_opened = sum(at == outcome.position + 1 for outcome, at, _ in taken)
-            is_useful = is_useful or bool(taken)
-            self._drafted.append(drafted._replace(is_useful=is_useful, n_prepared=len(taken), n_opened=n_opened))
-            self._notify()
-            return is_useful
+    n_verified: int = 0  # candidates of earlier texts
+    n_accepted: int = 0
+    steps: Sequence[StepRecord] = ()  # of this text,
+    first: int = 0  # and the first one with this draft
 
 
 class RemoteDraft(AsyncDraft):
@@ -120,9 +54,7 @@ class RemoteDraft(AsyncDraft):
         super().__init__(drafts.new_estimates(model))
         self.name, self.model = name, model
         self.number = 0  # among all that have connected
-        # Candidates verified and accepted in earlier texts; the steps of this text, and its first with this draft.
-        # Replaced as a whole.
-        self._counted: tuple[int, int, Sequence[StepRecord], int] = (0, 0, (), 0)
+        self._counted = _Counted()  # replaced as a whole
         self._drafts = drafts
         self._wake = wake
         self._drafted_until = 0.0
@@ -131,7 +63,12 @@ class RemoteDraft(AsyncDraft):
         self.has_stalled = False  # since its last sign of life
         self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
         self.is_new = True  # whether it was never used
-        self.measured: Mapping[int, float] = {}  # what it has said of its times, by sequences, until it is learned
+        self.measured: Mapping[int, float] | None = None  # seconds by sequences, until learned; None: not said yet
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether it has said its times, which it does when it can decode."""
+        return self.measured is not None
 
     @property
     def is_usable(self) -> bool:
@@ -143,15 +80,16 @@ class RemoteDraft(AsyncDraft):
     @property
     def counts(self) -> tuple[int, int]:
         """Its candidates that were verified, and those accepted, since it connected. From any thread."""
-        verified, accepted, steps, first = self._counted
-        own = [step for step in steps[first:] if step.source is Origin.DRAFT]
-        return verified + sum(step.n_candidates for step in own), accepted + sum(step.n_accepted for step in own)
+        known = self._counted
+        own = [step for step in known.steps[known.first :] if step.source is Origin.DRAFT]
+        n_verified, n_accepted = sum(step.n_candidates for step in own), sum(step.n_accepted for step in own)
+        return known.n_verified + n_verified, known.n_accepted + n_accepted
 
     def begin(self, text: RunningText) -> None:
         super().begin(text)
         recorder = text.recorder
         recorder.vocabulary, recorder.lost_to_translation = self._drafts.vocabulary, None
-        self._counted = (*self.counts, recorder.steps, len(recorder.steps))
+        self._counted = _Counted(*self.counts, recorder.steps, len(recorder.steps))
         self._queue.open()
         self._told = self._lookahead
         self.current = text, self._queue
@@ -190,7 +128,7 @@ class RemoteDraft(AsyncDraft):
     def end(self) -> None:
         if self.current is not None:
             self._queue.close()
-            self._counted, self.current = (*self.counts, (), 0), None
+            self._counted, self.current = _Counted(*self.counts), None
             self._drafts.calls.put(self._wake)
             self._drafts.learn(self.model, self.estimates.state())
 
@@ -292,7 +230,7 @@ class RemoteDrafts:
         if draft.current is not None:
             draft.interrupt()
 
-    # The target's side: see duo.engine.generation.ConnectedDrafts
+    # The target's side: see duo.engine.proposers.ConnectedDrafts
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
         """Accept drafts from now on, and call `on_ready`. Raises what it raises."""
@@ -308,21 +246,22 @@ class RemoteDrafts:
     def choose(self) -> RemoteDraft | None:
         """The draft to use: the previous one while it is usable, else the first in line that is.
 
-        One that does not pay is given up for this text: it is used only if there is no other one.
+        One that does not pay is given up for this text. It is used only if there is no other one, as is one that
+        does not decode yet.
         """
         with self._lock:
             before, line = self._active, self._line
             if before is not None and before.current is not None and not before.estimates.is_chosen:
                 before.is_given_up = True
             usable = [draft for draft in line if draft.is_usable]
-            wanted = [draft for draft in usable if not draft.is_given_up] or usable
+            wanted = [draft for draft in usable if draft.is_set_up and not draft.is_given_up] or usable
             active = self._active = before if before in wanted else next(iter(wanted), None)
             late = new = None
             if before in line and before not in usable:
                 line.append(line.pop(line.index(before)))
                 if not before.is_unable:
                     late, before.has_stalled = before, True
-                    self._counts["stalled"] += 1
+                    self._counts["stalled"] += before.is_set_up
             if active is not None and active is not self._last_used:
                 self._last_used = new = active
         if before is not None and before is not active and before.current is not None:
@@ -332,7 +271,7 @@ class RemoteDrafts:
             if (learned := self.learned.get(active.model)) is not None:  # T(n) is the target's thread's to change
                 active.estimates.restore(learned)
         if late is not None:  # not under the lock: a terminal may be slow
-            log.info("draft %s does not answer", late.name)
+            log.info("draft %s %s", late.name, "does not answer" if late.is_set_up else "does not decode yet")
         if new is not None:
             log.info("draft %s is in use", new.name)
         return active

@@ -29,6 +29,7 @@ from duo.speculation.acceptance import Lookahead
 VERSION = 3
 TRY_LATER = 1013  # close code (RFC 6455, registry)
 # Neither side compresses: messages are small, and compression costs time and memory.
+LONG = 16  # decodes of more tokens are announced, because they may take long: see Alive
 MAX_FROM_LEAD = 64 * 1024 * 1024  # bytes of one message: a Begin may contain a long text
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -90,7 +91,7 @@ class CandidateMessage(TextMessage, frozen=True, tag=2):
 
 
 class Alive(TextMessage, frozen=True, tag=3):
-    """The draft is about to decode many tokens, or is ready for the next text."""
+    """The draft is about to decode more than LONG tokens, or is ready for the next text."""
 
 
 class Unable(TextMessage, frozen=True, tag=4):
@@ -98,7 +99,7 @@ class Unable(TextMessage, frozen=True, tag=4):
 
 
 class Times(Message, frozen=True, tag=5):
-    """Seconds for a token in each of so many sequences. Of one alone: the draft prepares no outcomes."""
+    """The draft can decode. Seconds for a token in each of so many sequences; none: it prepares no outcomes."""
 
     seconds: dict[Sequences, Annotated[float, msgspec.Meta(gt=0, le=3600)]]
 
@@ -143,7 +144,7 @@ class Begin(TextMessage, frozen=True, tag=18):
     epoch: Number
     tokens: Tokens
     may_draft: bool
-    ahead: Ahead | None = None  # None: no token
+    ahead: Ahead | None = None  # None: draft nothing yet
 
 
 class Text(TextMessage, frozen=True, tag=19):

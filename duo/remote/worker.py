@@ -35,7 +35,6 @@ _MAX_PAUSE_S = 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0  # for the closing handshake
 _N_TEXTS, _MAX_SAVED = 4, 2**30  # conversations of the lead that are kept, and bytes of the copies
-_ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
 
 
 class RemoteTarget(CandidateQueue):
@@ -269,7 +268,7 @@ class _Announcing:
         return getattr(self.context, name)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        if len(tokens) > _ANNOUNCED:
+        if len(tokens) > messages.LONG:
             self.announce()
         self._follow_cores()
         return self.context.decode(tokens, n_rows)

@@ -51,10 +51,10 @@ class Controller:
         self.costs = self.target.alone  # T(n) in this mode
         self._start_text()
 
-    def _start_text(self, mode: str = "") -> None:
+    def _start_text(self, sampling: str = "") -> None:
         """Reset what holds for one text only."""
-        self._sampling = mode
-        self._in_order = mode == REJECTION  # a candidate must not be omitted because of one drafted after it
+        self._sampling = sampling
+        self._in_order = sampling == REJECTION  # a candidate must not be omitted because of one drafted after it
         self.is_steady = True  # whether these have been the free cores all through the text
         self._has_news = True  # whether something was learned since the last review
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
@@ -106,16 +106,15 @@ class Controller:
         self._n_max = max((draft.n_max for draft in drafts), default=0)
         self._most = max(self._n_max, self.n_most)  # candidates of any proposer
 
-    def begin(self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
-        """Start a text after `n_prompt` tokens, which are new to the `drafts`, with room for `n_room` (None: no limit).
-
-        `mode`: of sampling.
-        """
-        self._start_text(mode)
+    def begin(
+        self, drafts: Sequence[DraftEstimates], n_prompt: int, n_room: int | None = None, sampling: str = ""
+    ) -> None:
+        """Start a text in a mode of `sampling`: `n_prompt` tokens new to `drafts`, room for `n_room` (None: any)."""
+        self._start_text(sampling)
         self._set_drafts(drafts)
         for draft in drafts:
             draft.costs.use_cores(self.target.n_cores)
-            draft.begin(mode, n_prompt)
+            draft.begin(sampling, n_prompt)
         are_new = (not draft.acceptance.n_scored for draft in drafts)
         self.target.begin()
         is_first, n_likely = not self.target.alone.seconds(1) or any(are_new), self.target.length.value
@@ -198,8 +197,8 @@ class Controller:
         for i, theirs, n_same in found:
             n_found, found_value = best_ready(theirs, curve, rate)
             if draft is not None and n > 0 and not chances and draft.schedule is SYNC and not self._in_order:
-                # The value of asking the draft for a token first, which predicts the first of these about as often as
-                # that is right. Otherwise there is what is drafted.
+                # The value of asking the draft for a token first. The draft proposes the first of these tokens about as
+                # often as that token is right; where the draft proposes another token, that one is verified.
                 agreed = [1 - (1 - theirs[0]) * (1 - draft.acceptance.mean), *theirs[1:]]
                 asked = best_ready(agreed, curve, rate)[1] - rate * drafted.next_s
                 value = max(value, theirs[0] * asked + (1 - theirs[0]) * value)

@@ -74,11 +74,11 @@ class DraftEstimates:
         self._near: dict[int, Sequence[int]] = {}  # by number of branches: of the last forecast of schedule async
         self.begin("", 0)
 
-    def begin(self, mode: str, n_prompt: int) -> None:
-        """A text begins, in a mode of sampling, after `n_prompt` tokens that are new to the draft."""
-        self.acceptance = self._acceptances.setdefault(mode, Acceptance(self.n_depths))
+    def begin(self, sampling: str, n_prompt: int) -> None:
+        """A text begins, in this mode of sampling, after `n_prompt` tokens that are new to the draft."""
+        self.acceptance = self._acceptances.setdefault(sampling, Acceptance(self.n_depths))
         self.acceptance.begin()
-        self.mode = mode
+        self.mode = sampling
         self.schedule, self.forecast = OFF, Forecast(0.0)  # of the draft, as the controller has decided
         self.n_prompt = self.n_unread = n_prompt  # tokens of the text that the draft has not decoded
         self.n_unread_found = 0  # of these, tokens that the lookup has found

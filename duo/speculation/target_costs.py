@@ -13,9 +13,9 @@ from duo.speculation.constants import DEFAULT, Assumed, assumed
 from duo.speculation.estimators import Mean, Time, TimesState, between, restored_times, times_state
 
 AS_FAST: Assumed = (1.0, 1.0, 1.0)
+_FORGETS = 0.1  # weight of the last text in the mean length of texts
 # Other programs: the seconds over which processor time is counted; of a decode's time, the least share that its threads
 # use if they do all the work; the share of that below which decodes are disturbed; and what is forgotten per second.
-_FORGETS = 0.1  # weight of the last text in the mean length of texts
 _WINDOW_S, _COMPUTES, _UNDISTURBED, _FORGOTTEN = 0.1, 0.9, 0.88, 0.02
 
 

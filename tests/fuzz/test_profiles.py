@@ -104,7 +104,7 @@ def test_a_damaged_profile(learned: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
         controller.target.restore(kept["target"])
     if "draft" in kept:
         draft.restore(kept["draft"])
-    controller.begin([draft], 3, mode="greedy")
+    controller.begin([draft], 3, sampling="greedy")
     assert all(0 < rate < 1e12 for rate in controller.prospects.rates().values())
     assert 0 < replay(controller, draft, MACHINE, constant(0.7), 40).rate < 1e12
     json.dumps(asdict(report(controller)), allow_nan=False)

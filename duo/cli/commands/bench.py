@@ -163,7 +163,7 @@ def _caution(n_others: float) -> None:
 def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine: Engine) -> int:
     """Fill `found`. Returns the exit status."""
     stopped, n_rounds, n_contestants = threading.Event(), len(prompts), len(found.contestants)
-    note(f"{n_rounds} rounds of {n_contestants} contestants, {job.n_tokens} tokens per text")
+    note(f"rounds: {n_rounds}, each of {n_contestants} contestants, {job.n_tokens} tokens per text")
     start = time.monotonic()
 
     def put(sample: Sample) -> None:
@@ -191,7 +191,7 @@ def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
     categories = dict.fromkeys(sample.prompt.category for sample in found.samples)
     n_rounds = len({sample.i_round for sample in found.samples})
     return [
-        f"{pair}; {about['options']['predict']} greedy tokens each, {n_rounds} rounds ({', '.join(categories)}). "
+        f"{pair}; {about['options']['predict']} greedy tokens each, rounds: {n_rounds} ({', '.join(categories)}). "
         "Decode t/s: median (quartiles); speed-up over plain: geometric mean of the rounds (95 % t interval).",
         "", *results.table(map(found.row, found.contestants)), *results.excluded(found),
     ]  # fmt: skip

@@ -292,7 +292,7 @@ class PlanOptions:
     latency_ms: float | None = option(
         None, "--latency-ms MS", "", "Round trip to a draft on another machine.", bounds=Bounds(0, 1e9, "it is a time"))
     accept: float | None = option(
-        None, "--accept SHARE", "", "Probability that a candidate is accepted if all before it are, 0 to 1.",
+        None, "--accept SHARE", "", "Probability that a candidate is accepted if all before it are.",
         bounds=PROBABILITY)
     table: Path | None = option(
         None, "--table FILE", "", "File with the decode times of the target: batch size and ms in each line.")

@@ -100,7 +100,7 @@ def _learned(one: SavedProfile, saved: Sequence[SavedProfile]) -> _Learned | Non
     draft = DraftEstimates(controller.target, AUTO_DRAFT, 2 * AUTO_DRAFT)
     if "draft" not in one.document or not draft.restore(one.document["draft"]):
         return None
-    controller.begin([draft], 0, mode=next(iter(one.document["draft"]["acceptance"]), "greedy"))
+    controller.begin([draft], 0, sampling=next(iter(one.document["draft"]["acceptance"]), "greedy"))
     return _Learned(controller, draft)
 
 

@@ -50,6 +50,7 @@ def test_it_says_how_long_it_takes_and_that_the_machine_is_busy(
     run = duo("bench", "-m", tiny, *SHORT, "--modes", "off,lookup", "--categories", "code", "-r", "3")
     assert run.status == 0, run.stderr
     assert ("duo: other programs use 50.0 of " in run.stderr) == is_said
+    assert re.search(r"^duo: rounds: 3, each of \d+ contestants", run.stderr, re.MULTILINE)
     assert len(re.findall(r"^duo: about \d+ s more, after one of 3 rounds$", run.stderr, re.MULTILINE)) == 1
 
 

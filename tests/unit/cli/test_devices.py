@@ -88,3 +88,10 @@ def test_a_draft_worker_prepares_outcomes_only_in_a_schedule_in_which_it_drafts(
     config = EngineConfig(schedule=schedule, branches=2)
     load._say_what_is_unusual(slot, config, is_rejection=False)
     assert ("--branches 2 has no effect" in capsys.readouterr().err) is warns
+
+
+def test_options_of_a_draft_have_no_effect_without_one(tiny: Path) -> None:
+    """A preset or the environment may have them for all runs."""
+    options = "-cmoed -ncmoed 2 -otd x=CPU -ngld 3 -devd none -td 1"
+    plain, run = (duo("-m", tiny, "-p", "a", "-n", "4", *each.split()) for each in ("", options))
+    assert (run.status, run.stdout, run.warnings) == (0, plain.stdout, [])

@@ -33,7 +33,7 @@ def test_the_command_that_builds() -> None:
     with mock.patch.object(sys, "prefix", "/usr"):
         command = installation.build_with("RPC", backends=["CUDA", "ROCm", "CPU", "something new"])
     setting, *words = shlex.split(command)
-    assert setting == "CMAKE_ARGS=-DGGML_CUDA=on -DGGML_HIP=on -DGGML_RPC=on"
+    assert setting == "CMAKE_ARGS=-DGGML_CUDA=on -DGGML_HIP=on -DGGML_RPC=on -DLLAVA_BUILD=off"
     assert {"--force-reinstall", "--no-deps", "--no-cache-dir"} < set(words)
     assert words[words.index("--no-binary") + 1] == "llama-cpp-python"
     assert words[-1].startswith("llama-cpp-python>=")

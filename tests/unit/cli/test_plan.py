@@ -70,6 +70,32 @@ def test_a_machine_file_has_all_times(tmp_path: Path) -> None:
     assert_refused(duo("plan", "--machine", path, "--accept", "0.8"), "the name of a pair", status=2)
 
 
+# A draft on another machine
+
+
+@pytest.mark.parametrize("of_a_run", [False, True])
+def test_the_round_trip_given_wins_over_the_known_one(of_a_run: bool, tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    pair = {"target_ms": {"1": 25, "8": 38}, "draft_ms": 8, "apart": True, "delay_ms": 10}
+    path.write_text(json.dumps({"name": "two", "pairs": {"a": pair}}))
+    known: tuple[Argument, ...] = ("--machine", path, "--accept", "0.8")
+    if of_a_run:
+        known = ("--json", statistics(tmp_path, latency_ms=20.0))
+    without, same = predict(*known, "--latency-ms", "0"), predict(*known, "--latency-ms", "20")
+    assert predict(*known) == same
+    assert without["sequential"] > same["sequential"]
+    assert "; round trip 20 ms; " in duo("plan", *known).stderr
+    assert "; round trip 5 ms; " in duo("plan", *known, "--latency-ms", "5").stderr
+    assert "round trip" not in duo("plan", *known, "--latency-ms", "0").stderr
+    alone = "a block draft cannot be on another machine: remove --block, or add --latency-ms 0"
+    assert_refused(duo("plan", *known, "--block", "4"), alone, status=2)
+
+
+def test_times_in_several_sequences_are_shown() -> None:
+    several = duo("plan", "--target-ms", "303", "--draft-ms", "1:62,2:70,4:85,8:120", "--accept", "0.8").stderr
+    assert "; draft 62 ms per token, 80.6 ms for two in one sequence (assumed), 62, 70, 85, 93.75, 120 ms " in several
+
+
 # The statistics of a run
 
 
@@ -116,9 +142,14 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UsageError, match=f"--table {path} must have"):
             plan(PlanOptions(table=path, draft_ms="25", accept=0.8))
-    for text in ("x", "-1", "nan", "2:490", "1:490,2:x", "1:490,0:3", ",", "490,500", "1e308", f"1{'0' * 400}:5"):
-        with pytest.raises(UsageError, match="--target-ms must have the form 490 or 1:490,2:495,8:650"):
+    for text in ("x", "-1", "nan", "2:490", "1:490,2:x", "1:490,0:3", ",", "1e308", f"1{'0' * 400}:5"):
+        with pytest.raises(UsageError, match="--target-ms must have the form 490 or 1:490,2:495,8:650, with a time"):
             plan(PlanOptions(target_ms=text, draft_ms="25", accept=0.8))
+    for text in ("1:303,1:5", "490,500", "1:303,8:5,8:6"):
+        with pytest.raises(UsageError, match="--target-ms has two times for one size"):
+            plan(PlanOptions(target_ms=text, draft_ms="25", accept=0.8))
+    with pytest.raises(UsageError, match=r"--draft-ms must have the form 490 or 1:490,2:495,8:650$"):
+        plan(PlanOptions(target_ms="303", draft_ms="0:3", accept=0.8, block=8))
 
 
 def test_a_block_draft_makes_all_candidates_in_one_decode_and_takes_turns() -> None:
@@ -127,3 +158,10 @@ def test_a_block_draft_makes_all_candidates_in_one_decode_and_takes_turns() -> N
     assert rows["sequential"] == pytest.approx(1000 * sum(0.8**i for i in range(8)) / (5 + 64), rel=1e-3)
     assert "concurrent" not in rows
     assert predict(*times)["sequential"] < rows["sequential"]
+
+
+def test_the_time_of_a_block_is_sufficient() -> None:
+    rest = ("--target-ms", "50", "--accept", "0.8", "--block", "8")
+    assert predict("--draft-ms", "8:3", *rest) == predict("--draft-ms", "1:3,8:3", *rest)
+    assert "; draft 3 ms for a block of 8; " in duo("plan", "--draft-ms", "8:3", *rest).stderr
+    assert "; draft 5.7 ms for a block of 8 (assumed); " in duo("plan", "--draft-ms", "3", *rest).stderr

@@ -183,7 +183,7 @@ def _learned(name: str) -> tuple[Controller, DraftEstimates]:
     """T(1) = 100 ms, T(5) = 110 ms, 10 ms for a token of the draft, of which 80 % are accepted."""
     controller = Controller()
     draft = DraftEstimates(controller.target, 4, 8, name=name)
-    controller.begin([draft], 0, mode="greedy")
+    controller.begin([draft], 0, sampling="greedy")
     for n, seconds in ((1, 0.1), (5, 0.11)):
         for _ in range(6):
             controller.target.alone.add(n, seconds)

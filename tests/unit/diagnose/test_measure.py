@@ -146,7 +146,7 @@ def test_acceptance_is_measured_along_the_targets_text(
 
 @pytest.mark.parametrize("phase", range(4))
 def test_a_request_to_stop_ends_every_phase(machine: Machine, phase: int) -> None:
-    machine.stop_at = ("the draft on", "the target on", "the target on 1 threads and", "the draft's acceptance")[phase]
+    machine.stop_at = ("the draft on", "the target on", "the target on 1 thread and", "the draft's acceptance")[phase]
     with pytest.raises(Interrupted):
         _ = machine.measure(), machine.meter.score(TEXT, TEXT, 1)
 

@@ -146,7 +146,7 @@ def begun(
     made = Unthreaded(Cache(draft), estimates)
     made.threads, made.text = THREADS, make_text(recorder=Recorder(clock or WatchedClock()))
     made.controller = kind(estimates.target)
-    made.controller.begin([estimates], len(PROMPT), mode="greedy")
+    made.controller.begin([estimates], len(PROMPT), sampling="greedy")
     made.begin(made.text)
     return made
 

@@ -5,8 +5,9 @@ import pytest
 from duo.engine.async_draft import CandidateQueue, Drafted
 from duo.engine.proposers import Result
 from duo.engine.recorder import Recorder
-from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.remote.drafts import RemoteDraft, RemoteDrafts
 from duo.remote.messages import Ahead, Text
+from duo.remote.remote_queue import RemoteQueue
 from duo.speculation.acceptance import Lookahead
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate, Outcome

@@ -17,8 +17,9 @@ from duo.engine.prepared_outcomes import PreparingDrafter
 from duo.engine.proposers import RunningText
 from duo.engine.recorder import Recorder
 from duo.remote.connection import DraftConnection
-from duo.remote.drafts import RemoteDraft, RemoteDrafts, RemoteQueue
+from duo.remote.drafts import RemoteDraft, RemoteDrafts
 from duo.remote.messages import Begin, CandidateMessage, End, FromDraft, Message, PreparedToken, Text, Times
+from duo.remote.remote_queue import RemoteQueue
 from duo.remote.worker import RemoteTarget
 from duo.speculation.acceptance import MAX_DEEP
 from duo.speculation.draft_estimates import DraftEstimates

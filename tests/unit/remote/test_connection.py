@@ -9,7 +9,7 @@ import pytest
 
 from duo.remote.connection import Admission
 from duo.remote.drafts import MAX_DRAFTS
-from duo.remote.messages import TRY_LATER, Alive, Begin, Refused, Unable, Welcome
+from duo.remote.messages import TRY_LATER, Alive, Begin, Refused, Times, Unable, Welcome
 from tests.unit.engine.helpers import until
 from tests.unit.remote.workers import TOKEN, ScriptedWorker, Stage, candidate, hello
 
@@ -71,3 +71,42 @@ def test_a_worker_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined
     stage.wait_for("stale", 2)
     stage.begin()
     assert joined.begin().serial > begin.serial
+
+
+# A worker says its times when it has made its context and measured it
+
+
+@pytest.mark.parametrize("is_set_up", [False, True])
+def test_the_time_until_a_worker_is_set_up_is_no_round_trip(
+    stage: Stage, joined: ScriptedWorker, *, is_set_up: bool
+) -> None:
+    (draft,) = stage.drafts.connected
+    if is_set_up:
+        joined.say(Times({}))
+        until(lambda: draft.is_set_up)
+    stage.begin()
+    begin = joined.begin()
+    joined.say(Times({}), candidate(begin))
+    until(lambda: draft._sequence.pending)
+    stage.finish()
+    assert (draft.estimates.costs.latency_s > 0) is is_set_up
+
+
+def test_a_worker_that_takes_long_to_set_up_has_not_stalled(
+    stage: Stage, joined: ScriptedWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another draft is used until then, which may be a local one."""
+    (draft,) = stage.drafts.connected
+    stage.begin()
+    joined.begin()
+    with monkeypatch.context() as impatient:
+        impatient.setattr("duo.remote.drafts.STALL_S", -1.0)
+        assert stage.drafts.choose() is None
+    assert stage.drafts.choose() is None, "it has given no sign of life"
+    assert f"draft {draft.name} does not decode yet" in caplog.text
+    joined.say(Times({}))
+    until(lambda: stage.drafts.choose() is draft)
+    assert not stage.count("stalled")
+    monkeypatch.setattr("duo.remote.drafts.STALL_S", -1.0)
+    assert stage.drafts.choose() is None
+    assert stage.count("stalled") == 1

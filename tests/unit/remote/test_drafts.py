@@ -5,8 +5,16 @@ from typing import Any, cast
 
 import pytest
 
+from duo.engine.async_draft import Drafted
+from duo.engine.proposers import Result
+from duo.engine.recorder import Recorder
 from duo.remote.drafts import MAX_DRAFTS, RemoteDraft, RemoteDrafts
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.modes import Schedule
+from duo.speculation.sequence import TokenSequence
+from duo.speculation.types import Candidate
+from tests.fakes import N_VOCAB
+from tests.unit.engine.helpers import PROMPT, as_far_as
 
 
 class Standing(SimpleNamespace):
@@ -21,6 +29,7 @@ class Standing(SimpleNamespace):
             current=None,
             is_unable=False,
             is_new=False,
+            is_set_up=True,
             has_stalled=False,
             answers=True,
         )
@@ -120,3 +129,31 @@ def test_a_draft_begins_with_what_was_learned_about_its_model_and_mode() -> None
     assert [estimates.costs.latency_s for estimates in found] == [0.5, 0.5, 0.0]
     same, coupled, other = (estimates.acceptance.mean for estimates in found)
     assert same > coupled == other
+
+
+def test_a_draft_that_does_not_decode_yet_is_used_only_while_there_is_no_other_one() -> None:
+    drafts, (first, second) = line(2)
+    first.is_set_up = second.is_set_up = False
+    assert chosen(drafts) is first
+    second.is_set_up = True
+    assert chosen(drafts) is second
+    first.is_set_up = True
+    assert chosen(drafts) is second, "it stays"
+    assert not drafts.counts["stalled"]
+
+
+def test_the_draft_is_told_the_verdict_before_the_lead_learns_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that has paused waits for it, as does one whose decode is now useless."""
+    done = list[str]()
+    draft = RemoteDraft(RemoteDrafts(), "far", "far", lambda: done.append("told"))
+    draft._connect(TokenSequence(PROMPT, N_VOCAB), Recorder())
+    for name in ("learn_scores", "learn_draft"):
+        monkeypatch.setattr(draft.estimates, name, lambda *_, name=name: done.append(name))
+    draft.estimates.schedule, queue, n = Schedule.ASYNC, draft._queue, len(PROMPT)
+    queue.open()
+    queue.allow(as_far_as(1))
+    assert queue.order(1, 0.0) is not None
+    queue.offer(0, n, Candidate(7, 1.0), n, Drafted(1, 0.1))
+    assert queue.order(1, 0.0) is not None, "it has to pause"
+    draft.commit([Result((7, 3), n_candidates=1, draft=draft.estimates.name)])
+    assert done == ["told", "learn_draft", "learn_scores"]

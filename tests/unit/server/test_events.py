@@ -12,7 +12,7 @@ import pytest
 from httpx_sse import EventSource
 
 from duo.http.listener import Limits
-from duo.remote.drafts import RemoteDraft
+from duo.remote.drafts import RemoteDraft, _Counted
 from duo.server import events
 from duo.server.events import TextReader
 from duo.server.lead_server import Lead
@@ -90,7 +90,7 @@ def test_the_state_of_a_lead(make_lead: Callable[..., Lead], slot: ScriptedSlot)
             assert lead.drafts.join(RemoteDraft(lead.drafts, f"b{number} at c", "b", lambda: None))
         first = lead.drafts.connected[0]
         first.estimates.costs.add_latency(0.0125)
-        first._counted, first.current = (9, 7, (), 0), ()  # type: ignore[assignment]
+        first._counted, first.current = _Counted(9, 7), ()  # type: ignore[assignment]
         with subscribed(lead) as told:
             ((_, state),) = until(told, "state")
     back = {"model": "b", "in_use": False, "round_trip_ms": None, "verified": 0, "accepted": 0}

@@ -609,7 +609,7 @@ def two(first_s: float, second_s: float, acceptance: tuple[float, float]) -> tup
     """Of two drafts, and of the target beside them, all is known."""
     controller = Controller()
     drafts = [DraftEstimates(controller.target, 8, N_AHEAD, name=name) for name in ("first", "second")]
-    controller.begin(drafts, 1, mode="greedy")
+    controller.begin(drafts, 1, sampling="greedy")
     for draft, draft_s, share in zip(drafts, (first_s, second_s), acceptance, strict=True):
         replace(TWO_CORES, draft_s=draft_s, concurrent_draft_s=1.5 * draft_s).teach(draft)
         draft.learn_scores(scores(share))
