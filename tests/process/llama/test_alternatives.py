@@ -59,7 +59,7 @@ def test_texts_are_those_of_the_target_alone(
 ) -> None:
     """The last of them fills the context."""
     dice = random.Random(4)
-    with load(*pair, schedule="sync", **OPTIONS, **options) as engine:
+    with load(pair[0], pair[1], schedule="sync", **OPTIONS, **options) as engine:
         for n_tokens in (1, 2, 40, 120, 300):
             more = {"ignore_eos": True, "max_tokens": n_tokens, "logprobs": 2, **sampling}
             prompt = dice.choices(range(3, 270), k=20)
@@ -77,7 +77,7 @@ def test_where_they_would_change_the_text_or_cannot_be_there_are_none(
     pair: tuple[Path, Path], tmp_path: Path, recorders: list[Recorder]
 ) -> None:
     windowed = tiny_gemma(tmp_path / "window.gguf", window=16)
-    with load(*pair, schedule="async", **OPTIONS) as engine:
+    with load(pair[0], pair[1], schedule="async", **OPTIONS) as engine:
         engine.generate(list(range(3, 30)), max_tokens=40, ignore_eos=True)
     for target, options in ((pair[0], {"exact": True, "flash_attn": "on"}), (windowed, {})):
         with load(target, target, schedule="sync", **OPTIONS | options) as engine:
