@@ -229,7 +229,7 @@ class Scheduler(RequestQueue):
         slot = self._slot
         self._reserve()
         slot.cores.begin()
-        slot.saved.begin(slot.caches, request.prompt, request.slot)
+        slot.saved.begin(slot.caches, request.prompt, request.slot, request.owner)
         request.slot = slot.saved.here
         return new_text(slot, request, slot.caches[0])
 
@@ -295,10 +295,10 @@ class Scheduler(RequestQueue):
         slot, paused = self._slot, self._paused.pop(request, None)
         request.began, request.n_turn = request.began or request.metrics.clock.now(), 0
         self._reserve(together.members)
-        cache, sequence = together.cache(request.prompt)
+        cache, sequence = together.cache(request.prompt, request.owner)
         try:
             if paused is None:
-                request.slot = slot.saved.begin_beside(cache, request.prompt, request.slot)
+                request.slot = slot.saved.begin_beside(cache, request.prompt, request.slot, request.owner)
                 generation = new_text(slot, request, cache)
             else:
                 generation = paused.generation

@@ -134,11 +134,17 @@ class GenerationService:
             self._on_text(text)
 
 
+def owner_of(request: HttpRequest) -> str:
+    """The key of who asks, if there are several keys: what is kept of a text is for its own key only."""
+    client = request.scope.get(CLIENT)
+    return client if isinstance(client, str) else ""
+
+
 async def respond(service: GenerationService, request: HttpRequest, choices: Sequence[Formatter]) -> Response:
     """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
     client = request.scope.get(CLIENT)
     for choice in choices:
-        choice.text.client, choice.text.owner = client, client if isinstance(client, str) else ""
+        choice.text.client, choice.text.owner = client, owner_of(request)
     service.make_room(client)
     answer = _Answer(service, choices)
 

@@ -425,6 +425,25 @@ def test_texts_are_predicted_from_their_owners_memory_alone(
     assert found["first"] > 20 + found["other"], found
 
 
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_only_texts_of_one_owner_share_a_beginning(with_draft: bool, pair: tuple[Path, Path]) -> None:
+    dice = random.Random(9)
+    begun, found = some(dice, 60), dict[str, set[int]]()
+    with load(pair[0], pair[1] if with_draft else None, lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        for owners in ("ab", "ba", "aa", "cc"):  # with what was written together or alone before, and is kept
+            texts = [Text(engine, [*begun, *some(dice, 5)], max_tokens=40) for _ in range(2)]
+            for text, owner in zip(texts, owners, strict=True):
+                text.request.owner = owner
+            texts[0].acts[2] = [texts[1].submit]  # once its prompt has been read
+            texts[0].submit()
+            for text in texts:
+                text.wait()
+            found[owners] = {text.request.n_cached for text in texts}
+            assert all(text.request.n_texts > text.request.n_steps for text in texts), "both at once"
+        assert found == {"ab": {0}, "ba": {60}, "aa": {60}, "cc": {0, 60}}
+
+
 def test_logprobs_are_those_of_the_text_alone(pair: tuple[Path, Path], together: Together) -> None:
     dice = random.Random(7)
     with load(pair[0], lookup="off", **OPTIONS) as engine:
