@@ -444,6 +444,32 @@ def test_only_texts_of_one_owner_share_a_beginning(with_draft: bool, pair: tuple
         assert found == {"ab": {0}, "ba": {60}, "aa": {60}, "cc": {0, 60}}
 
 
+def test_a_decode_for_several_texts_is_counted_once(
+    pair: tuple[Path, Path], together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_alone, decode = [0], Context.decode
+
+    def counted(context: Context, *args: Any, **options: Any) -> Any:
+        n_alone[0] += 1
+        return decode(context, *args, **options)
+
+    dice = random.Random(10)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        monkeypatch.setattr(Context, "decode", counted)
+        texts = [Text(engine, some(dice, 300), max_tokens=n) for n in (5, 12, 15)]
+        for text in texts:
+            text.acts[1] = [other.submit for other in texts[1:] if text is texts[0]]
+        texts[0].submit()
+        for text in texts:
+            text.wait()
+        scheduler = engine.scheduler
+        assert scheduler.n_decodes == n_alone[0] + len(together.sizes)
+        assert n_alone[0] > 2, "the end of the longest"
+        n_most = n_alone[0] + 3 * len(together.sizes)
+        assert n_alone[0] + sum(together.sizes) <= scheduler.n_busy <= n_most, "one may wait for its prompt"
+
+
 def test_logprobs_are_those_of_the_text_alone(pair: tuple[Path, Path], together: Together) -> None:
     dice = random.Random(7)
     with load(pair[0], lookup="off", **OPTIONS) as engine:
