@@ -16,7 +16,7 @@ from duo.engine.joint_draft import JointDraft
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
 from duo.engine.together import Member
-from duo.errors import DecodeAborted, DecodeError, ModelError
+from duo.errors import DecodeAborted, DecodeError, ModelError, PromptError
 from duo.llama.context import Context
 from duo.speculation.joint import JointDecodes
 from duo.speculation.types import Candidate, Origin, Proposal, Step
@@ -632,6 +632,8 @@ def test_generate_many(pair: tuple[Path, Path], alone: Callable[..., list[int]],
         found = engine.generate_many(prompts, max_tokens=20, ignore_eos=True)
         assert [list(one.tokens) for one in found] == [alone(prompt, max_tokens=20) for prompt in prompts]
         assert engine.generate_many([]) == []
+        with pytest.raises(PromptError, match="takes a list of prompts, not one string"):
+            engine.generate_many("abc")
     assert max(together.sizes) == 4
 
 
