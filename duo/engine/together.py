@@ -61,7 +61,7 @@ class Member:
     error: BaseException | None = None  # that has ended it
     has_failed: bool = False  # whether all was read again once, because llama.cpp had failed
     # Of the draft, see joint_draft.py:
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    acceptance: Acceptance = field(default_factory=Acceptance)  # of the draft's texts in this mode: they share it
     n_drafted: int = 0  # candidates that it may make in a step,
     n_more: int = 0  # and further ones in this step
     n_idle: int = 0  # tokens since it made one
