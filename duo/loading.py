@@ -132,16 +132,18 @@ def _load(
         configs = [one for one in (target_config, draft_config, beside) if one is not None]
         here = [one for one in configs if one is target_config or not one.rpc_servers]
         _check_weights(here)
-        models = [stack.enter_context(closing(load_model(one, show))) for one in here if one is not beside]
+        is_found = draft_config is not None and names[1] is None and bool(head_kind(GgufHeader(draft_config.path)))
+        given = [one for one in here if one is not beside and not (is_found and one is draft_config)]
+        models = [stack.enter_context(closing(load_model(one, show))) for one in given]
         target, draft = models[0], models[1] if len(models) > 1 else None
         if target.head_kind:
             why = "it is a draft, for the model that it was made for"
             raise ModelError(f"{target.path}: {named(target.head_kind)}: {why}")
         translation = None
-        if draft is not None and draft.head_kind:
-            if names[1] is not None:
-                check_pair(target, draft)
-            draft = _fitting(target, draft)
+        if is_found and draft_config is not None:  # nobody has asked for it
+            draft = _loaded_beside(draft_config, target, show, stack)
+        elif draft is not None and draft.head_kind:
+            check_pair(target, draft)
         elif draft is not None and _differs(target, draft):
             translation = Translation(target, draft)
         elif draft_config is None and target.has_mtp:
@@ -226,10 +228,9 @@ def _block_beside(path: Path) -> Path | None:
             check_gguf(path.parent / name)
             draft = GgufHeader(path.parent / name)
         except ModelError as error:
-            log.warning("%s is not used: %s", path.parent / name, error)
+            _say_unused(path.parent / name, error)
             return None
         if may_fit(draft, target) and draft.shares_vocabulary(target) and not head_kind(target):
-            log.info("%s drafts for %s (heads off: it does not)", name, path.name)
             return path.parent / name
         log.info("%s was not made for %s", name, path.name)
     return None
@@ -288,20 +289,25 @@ def _fitting(target: Model, head: Model) -> Model | None:
     try:
         check_pair(target, head)
     except ModelError as error:
-        log.warning("%s is not used: %s", head.path, error)
+        _say_unused(head.path, error)
         return None
     return head
 
 
+def _say_unused(path: Path, error: ModelError) -> None:
+    log.warning("%s is not used: %s", path, str(error).removeprefix(f"{path}: "))
+
+
 def _loaded_beside(config: ModelConfig, target: Model, show: Show, stack: ExitStack) -> Model | None:
-    """The block draft beside a model that has a draft, too, if it can be loaded and was made for it."""
+    """The block draft beside a model, if it can be loaded and was made for it."""
     with ExitStack() as own:
         try:
             head = _fitting(target, own.enter_context(closing(load_model(config, show))))
         except ModelError as error:
-            log.warning("%s is not used: %s", config.path, error)
+            _say_unused(config.path, error)
             return None
         if head is not None:
+            log.info("%s drafts for %s (heads off: it does not)", config.path.name, target.path.name)
             stack.push(own.pop_all())
         return head
 

@@ -23,6 +23,7 @@ from duo.llama.devices import built_gpu_backends, gpus, list_devices
 from duo.llama.model import Model
 from duo.loading import load_engine
 from duo.models.storage import MIB
+from duo.speculation.memory import END
 
 if TYPE_CHECKING:
     from duo.remote.drafts import RemoteDrafts
@@ -55,6 +56,9 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     if options.is_demo:
         why = "" if options.names_target else "no model given (-m, -hf): "
         note(f"{why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+    if (kept := engine.slot.memories.kept) is not None:
+        n_tokens = int((kept.log != END).sum())
+        note(f"{config.memory}: a memory of {n_tokens} tokens" if n_tokens else f"{config.memory}: a new memory")
     _say_what_is_unusual(engine.slot, config, is_rejection=is_rejection)
     return engine
 

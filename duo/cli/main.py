@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PAGE = """\
 duo runs a GGUF model faster: a small draft model proposes tokens, the large target verifies them. Type:
-  to see it       duo demo    (two small models, 360 MB, fetched on first use)
+  to see it       duo demo    (two small models; the first run fetches 98 MB)
   to chat         duo chat {0}
   for one answer  duo {0} --chat -p "Why is the sky blue?"
   for a server    duo lead {0}

@@ -165,7 +165,8 @@ class Meter:
         May leave out sizes. Raises MeasurementError if it has too little.
         """
         alone = [Group((n, 0), self._sizes) for n in target_threads]
-        drafts = [Group((0, n), (1, 2)) for n in draft_threads]
+        block = self._draft.block.n_most if isinstance(self._draft, BlockContext) else 0
+        drafts = [Group((0, n), [n for n in _FEW_SIZES if n <= block] or (1, 2)) for n in draft_threads]
         both = [Group(split, concurrent_sizes or self._sizes) for split in splits]
         self._measure([*alone, *drafts, *both])
         for groups in (alone, drafts, both):

@@ -203,7 +203,7 @@ class Measurements:
     """Times in seconds, by threads, and then by tokens in the batch."""
 
     target: dict[int, Times] = field(default_factory=dict)
-    draft: dict[int, Times] = field(default_factory=dict)  # for one token, and for two
+    draft: dict[int, Times] = field(default_factory=dict)  # for one token, and for two; of a block draft for blocks
     # Concurrent, by threads of (target, draft): the target's times, and the draft's for one token.
     concurrent: dict[tuple[int, int], tuple[Times, float]] = field(default_factory=dict)
     # By what factor a draft's decode takes longer for one token in each of several sequences, as it was loaded.
@@ -247,7 +247,10 @@ class Measurements:
         for n, seconds in concurrent.items():
             draft.beside.add(n, max(seconds, alone.get(n, 0.0)))
         costs.alone.add(draft_s, n_draft)
-        if 2 in self.draft[n_draft]:
+        for n, seconds in self.draft[n_draft].items() if self.block else ():
+            if 1 < n <= self.block:
+                costs.alone.add(max(draft_s, seconds), n_sequences=n)
+        if 2 in self.draft[n_draft] and not self.block:
             costs.alone.add_pair(max(draft_s, self.draft[n_draft][2]))
         costs.concurrent.add(concurrent_draft_s)
         for n, factor in self.branches.items():

@@ -72,6 +72,8 @@ class Engine:
 
     def generate_many(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[TextOptions]) -> list[Completion]:
         """Generate the whole texts after several prompts, up to `n_slots` of them together. As generate()."""
+        if isinstance(prompts, str):
+            raise PromptError("generate_many() takes a list of prompts, not one string")
         requests = [Request(self.prompt_tokens(prompt), generation_config(**options)) for prompt in prompts]
         streams = self._start(requests)
         try:

@@ -160,7 +160,8 @@ class JointDraft:
         if min(DEFAULT.horizon, math.inf if n_room is None else n_room) * gained_s <= self._lag(one) * read_s:
             return
         if one.sequence and not self._sequence(one).n_past:  # what texts have in common is read once
-            known = [(each.text.tokens[: self._sequence(each).n_past], each.sequence) for each in members]
+            own = [each for each in members if each.request.owner == one.request.owner]
+            known = [(each.text.tokens[: self._sequence(each).n_past], each.sequence) for each in own]
             n, other = max((common_prefix(read, tokens[:-1]), sequence) for read, sequence in known)
             if n >= LEAST:
                 self._context.branch(one.sequence, n, other)

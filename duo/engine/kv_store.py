@@ -32,6 +32,7 @@ class SavedCache:
     n_prompt: int
     n_large: int
     state: Any  # what the context takes back
+    owner: str = ""  # who alone may reuse it
 
     @property
     def n_bytes(self) -> int:
@@ -44,6 +45,7 @@ class Cache:
     """A context, and the tokens in its KV cache."""
 
     context: Decoder
+    owner: str = ""  # of what it holds: see Request
     exact: bool = False  # keep only what a new context would read in batches of the same kind: see kept_exactly()
     n_prompt: int = 0  # of the tokens; the others are those that were written
     is_copied: bool = False  # whether there is a copy of what it holds
@@ -92,7 +94,7 @@ class Cache:
         if self.tokens and savable is not None:
             with suppress(MemoryError):  # then the text is read again
                 state = savable.save()
-        return SavedCache(self.tokens, self.n_prompt, self._n_large, state)
+        return SavedCache(self.tokens, self.n_prompt, self._n_large, state, self.owner)
 
     @property
     def n_state_bytes(self) -> int:
@@ -107,6 +109,7 @@ class Cache:
     def load(self, saved: SavedCache) -> None:
         """Hold what was saved; nothing, if llama.cpp cannot restore it."""
         self.clear()
+        self.owner = saved.owner
         if saved.state is not None and (savable := self.savable) is not None and savable.load(saved.state):
             self._tokens, self.n_prompt, self._n_large = saved.tokens, saved.n_prompt, saved.n_large
 
@@ -131,8 +134,7 @@ def kept_exactly(n: int, n_large: int, n_prompt: int, n_batch: int) -> int:
     or read after them, must be read in a batch of the kind that an empty context would read it in.
     """
     large = n_read_in_large_batches(n_prompt, n_batch)
-    if n > min(n_large, large) and n_large != large:
-        n = min(n_large, large)
+    n = n if n_large == large else min(n, n_large, large)
     if n >= large:
         return n
     if large < n_prompt:  # the last batch is small: it begins where it would
@@ -188,8 +190,8 @@ class KvStore:
         """Forget them."""
         self._texts.clear()
 
-    def begin(self, caches: Sequence[Cache], prompt: Sequence[int], slot: int = -1) -> None:
-        """Put the text that has most of `prompt` into the contexts, or that of `slot`, if this is not negative.
+    def begin(self, caches: Sequence[Cache], prompt: Sequence[int], slot: int = -1, owner: str = "") -> None:
+        """Put the text of `owner` that has most of `prompt` into the contexts, or, if `slot` is not negative, its text.
 
         What the contexts hold is saved if `prompt` is not its next turn.
         """
@@ -201,23 +203,23 @@ class KvStore:
             return
         whole, here = target.context.n_rollback is not None or target.savable.is_windowed, target.tokens
 
-        def n_usable(tokens: Sequence[int]) -> int:
+        def n_usable(held: Cache | SavedCache) -> int:
             """Tokens of the prompt that are in a text."""
-            n = common_prefix(tokens, prompt[:-1])
-            return n if n == len(tokens) or not whole else 0
+            n = _in_common(held, prompt, owner)
+            return n if n == len(held.tokens) or not whole else 0
 
-        n_here = common_prefix(here, prompt[:-1])
-        continues = n_here >= target.n_prompt - _ENDING or n_here == len(here)
-        usable = {other: n_usable(saved[0].tokens) for other, saved in self._texts.items()}
+        n_here = _in_common(target, prompt, owner)
+        continues = target.owner == owner and (n_here >= target.n_prompt - _ENDING or n_here == len(here))
+        usable = {other: n_usable(saved[0]) for other, saved in self._texts.items()}
         best = max(usable, key=usable.__getitem__, default=self.here)
-        saved = self._texts.pop(best) if usable.get(best, 0) > n_usable(here) + LEAST else None
+        saved = self._texts.pop(best) if usable.get(best, 0) > n_usable(target) + LEAST else None
         if len(here) - n_here >= LEAST and (saved or not continues):
             self.keep(caches)
         if saved:
             _load(caches, saved)
             # If it is not the next turn of that one, it stays.
             stays = usable[best] < saved[0].n_prompt - _ENDING
-            target.is_copied = stays and self._make_room(sum(cache.n_bytes for cache in saved), saved[0].tokens)
+            target.is_copied = stays and self._make_room(sum(cache.n_bytes for cache in saved), saved[0])
             if not target.is_copied:
                 self.here = best
                 return
@@ -225,12 +227,12 @@ class KvStore:
         if self.here in self.reserved:
             self._move()
 
-    def begin_beside(self, cache: Cache, prompt: Sequence[int], slot: int = -1) -> int:
-        """Put the text in memory that has most of `prompt`, or that of `slot`, into an empty cache beside the contexts.
+    def begin_beside(self, cache: Cache, prompt: Sequence[int], slot: int = -1, owner: str = "") -> int:
+        """Put the text of `owner` in memory that has most of `prompt`, or is in `slot`, into an empty cache.
 
-        If the cache is not empty, or there is none, it gets a free slot. Returns the slot.
+        If the cache, beside the contexts, is not empty, or there is no text, it gets a free slot. Returns the slot.
         """
-        found = {other: common_prefix(saved[0].tokens, prompt[:-1]) for other, saved in self._texts.items()}
+        found = {other: _in_common(saved[0], prompt, owner) for other, saved in self._texts.items()}
         best = slot if slot >= 0 else max(found, key=found.__getitem__, default=-1)
         if not cache.context.n_past and found.get(best, 0) >= LEAST:
             saved = self._texts[best][0]
@@ -246,13 +248,12 @@ class KvStore:
             slot = next(other for other in self._texts if other in slots)
             self.remove(slot)
             return slot
-        free = free - {self.here} or free
-        return min(free)
+        return min(free - {self.here} or free)
 
     def keep_beside(self, cache: Cache, slot: int) -> None:
         """Copy the text of a cache beside the contexts, as keep()."""
         self.reserved.discard(slot)
-        if len(cache.tokens) >= LEAST and self._make_room(cache.n_state_bytes, cache.tokens):
+        if len(cache.tokens) >= LEAST and self._make_room(cache.n_state_bytes, cache):
             self._put(slot, [cache.save()])
 
     def change(self, caches: Sequence[Cache], slot: int) -> None:
@@ -269,15 +270,16 @@ class KvStore:
         target, n_bytes = caches[0], sum(cache.n_state_bytes for cache in caches)
         if len(target.tokens) < LEAST or target.is_copied or target.savable is None:
             return
-        if self._make_room(n_bytes, target.tokens):
+        if self._make_room(n_bytes, target):
             self._put(self.here, [cache.save() for cache in caches])
             target.is_copied = True
 
-    def _make_room(self, n_bytes: int, tokens: Sequence[int]) -> bool:
+    def _make_room(self, n_bytes: int, held: Cache | SavedCache) -> bool:
         """Forget texts that this one continues, and then the least recently used ones. False: it is too large."""
         if not self._n_most or n_bytes > self._n_bytes_most:
             return False
-        texts = {slot: saved for slot, saved in self._texts.items() if not _is_prefix(saved[0].tokens, tokens)}
+        longer = [*held.tokens, 0], held.owner
+        texts = {i: saved for i, saved in self._texts.items() if _in_common(saved[0], *longer) < len(saved[0].tokens)}
         sizes = {slot: sum(cache.n_bytes for cache in saved) for slot, saved in texts.items()}
         while len(texts) >= self._n_most or sum(sizes.values()) + n_bytes > self._n_bytes_most:
             oldest = next(iter(texts))
@@ -286,8 +288,9 @@ class KvStore:
         return True
 
 
-def _is_prefix(tokens: Sequence[int], text: Sequence[int]) -> bool:
-    return common_prefix(tokens, text) == len(tokens)
+def _in_common(held: Cache | SavedCache, prompt: Sequence[int], owner: str) -> int:
+    """Tokens of a prompt of `owner`, without its last one, that a cache has: none of another owner's."""
+    return common_prefix(held.tokens, prompt[:-1]) if held.owner == owner else 0
 
 
 def _load(caches: Sequence[Cache], saved: Sequence[SavedCache]) -> None:
@@ -336,7 +339,7 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
         except Exception:  # of zipfile and numpy, which have many; their words are for programmers
             raise damaged from None
     if str(found) != identity:
-        raise PromptError(f"{path.name} was saved with another model or other options")
+        raise PromptError(f"{path.name} was saved with another model, other options or another key")
     tokens, numbers, cells = lists
     n = len(tokens)
     if n > n_ctx:
@@ -344,5 +347,4 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
     are_tokens = n and tokens.min() >= 0 and tokens.max() < n_vocab
     if not are_tokens or len(numbers) != 3 or numbers.min() < 0 or numbers[2] != n or cells.dtype != np.uint8:
         raise damaged
-    n_prompt, n_large, n_past = numbers.tolist()
-    return SavedCache(tuple(tokens.tolist()), n_prompt, n_large, SavedState(cells, n_past))
+    return SavedCache(tuple(tokens.tolist()), int(numbers[0]), int(numbers[1]), SavedState(cells, n))

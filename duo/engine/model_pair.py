@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
@@ -279,23 +280,22 @@ class ModelPair:
         sizes = {self.saved.here: here} | self.saved.sizes
         return [sizes.get(slot, 0) for slot in range(self.config.n_slots)]
 
-    def save(self, slot: int, path: Path) -> tuple[int, int]:
-        """Write a text to a file; its tokens, and bytes. Raises PromptError or OSError."""
-        is_here = slot == self.saved.here and self.target_cache is not None
-        cache = self.target_cache.save() if is_here and self.target_cache else self.saved.at(slot)
-        if cache is None or cache.state is None:
+    def save(self, slot: int, path: Path, owner: str = "") -> tuple[int, int]:
+        """Write a text of `owner` to a file; its tokens, and bytes. Raises PromptError or OSError."""
+        cache = self.caches[0].save() if self.caches and slot == self.saved.here else self.saved.at(slot)
+        if cache is None or cache.state is None or cache.owner != owner:
             raise PromptError(f"slot {slot} holds nothing that can be saved")
-        write_cache(path, cache, self._identity)
+        write_cache(path, cache, self._identity(owner))
         return len(cache.tokens), path.stat().st_size
 
-    def restore(self, slot: int, path: Path) -> tuple[int, int]:
+    def restore(self, slot: int, path: Path, owner: str = "") -> tuple[int, int]:
         """Put the text of a file into a slot and the contexts, for prompts that begin as it does. As save()."""
         config, target = self.config.context(self.n_ctx, 1, 1, 0), self.caches[0]
         n_most = _MORE_BYTES + 2 * sum(self.target.size.cache_bytes(config))
-        cache = read_cache(path, self._identity, n_most, self.n_ctx, self.target.n_vocab)
+        cache = read_cache(path, self._identity(owner), n_most, self.n_ctx, self.target.n_vocab)
         self.saved.change(self.caches, slot)
         self.erase(slot)
-        target.load(cache)
+        target.load(replace(cache, owner=owner))
         if not target.tokens:
             raise PromptError(f"{path.name} is damaged: llama.cpp cannot restore it")
         return len(cache.tokens), path.stat().st_size
@@ -308,11 +308,11 @@ class ModelPair:
         self.saved.remove(slot)
         return n
 
-    @property
-    def _identity(self) -> str:
-        """What a file of a text must match."""
+    def _identity(self, owner: str) -> str:
+        """What a file of a text of `owner` must match."""
+        whose = f" {sha256(owner.encode()).hexdigest()}" if owner else ""
         types = f"{self.config.type_k} {self.config.type_v} {self.config.exact} {self._contexts[0].flash_attn == 'off'}"
-        return f"{self.target.description} {self.target.n_bytes} {versions()['llama.cpp']} {types}"
+        return f"{self.target.description} {self.target.n_bytes} {versions()['llama.cpp']} {types}{whose}"
 
     @property
     def caches(self) -> list[Cache]:

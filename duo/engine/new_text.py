@@ -16,6 +16,10 @@ def new_text(slot: ModelPair, request: Request, cache: Cache) -> Generation:
     banned = target.end_tokens if config.stop.ignore_eos else ()
     n_alternatives = len(DEFAULT.ranks) if slot.n_branches else int(slot.controller.n_alternatives > 0)
     verifier, sampler = choosing(target, config, banned, n_alternatives)
+    if cache.owner != request.owner:  # drafts, too, must not be faster for what another one has asked
+        for other in slot.caches if cache is slot.target_cache else ():
+            other.clear()
+        cache.owner = request.owner
     if not request.reuses:
         cache.clear()
     request.n_cached = cache.begin(request.prompt, None if request.scored is None else config.n_logprobs or 0)

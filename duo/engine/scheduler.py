@@ -36,6 +36,7 @@ class Scheduler(RequestQueue):
         super().__init__(slot)
         self._together: Together | None = None  # once texts were written together
         self._left: Generation | None = None  # of the text in the contexts, which goes on
+        self.n_decodes = self.n_busy = 0  # of the target; and the texts in progress at each, added up
 
     def running(self) -> list[Request]:
         """The requests whose texts are being written now."""
@@ -161,11 +162,14 @@ class Scheduler(RequestQueue):
         if generation is None:
             generation = self._resume(request) if request in self._paused else self._begin(request)
         target, text = slot.caches[0], generation.text
-        has_ended, request.n_turn = True, 0
+        has_ended, request.n_turn, events = True, 0, request.metrics.events
+        n_before = len(events)
         try:
             has_ended = self._compute(generation, request)
             return has_ended
         finally:
+            n = sum(one.lane == "target" and one.name != "wait" for one in events[n_before:])
+            self.n_decodes, self.n_busy = self.n_decodes + n, self.n_busy + n
             target.end(text.tokens, text.n_prompt)
             if not has_ended and (self._joining([request]) is not None or not self._has_had_its_turn(request)):
                 self._together = together = self._together or Together(slot)
@@ -229,7 +233,7 @@ class Scheduler(RequestQueue):
         slot = self._slot
         self._reserve()
         slot.cores.begin()
-        slot.saved.begin(slot.caches, request.prompt, request.slot)
+        slot.saved.begin(slot.caches, request.prompt, request.slot, request.owner)
         request.slot = slot.saved.here
         return new_text(slot, request, slot.caches[0])
 
@@ -246,7 +250,10 @@ class Scheduler(RequestQueue):
                     self._admit(together)
                     if len(members) < 2:
                         break
-                    for member in together.step():
+                    ended = together.step()
+                    self.n_decodes += not ended
+                    self.n_busy += 0 if ended else len(members)
+                    for member in ended:
                         together.remove(member)
                         self._stop(member.request)
                         self._finish(member.request, member.error)
@@ -295,10 +302,10 @@ class Scheduler(RequestQueue):
         slot, paused = self._slot, self._paused.pop(request, None)
         request.began, request.n_turn = request.began or request.metrics.clock.now(), 0
         self._reserve(together.members)
-        cache, sequence = together.cache(request.prompt)
+        cache, sequence = together.cache(request.prompt, request.owner)
         try:
             if paused is None:
-                request.slot = slot.saved.begin_beside(cache, request.prompt, request.slot)
+                request.slot = slot.saved.begin_beside(cache, request.prompt, request.slot, request.owner)
                 generation = new_text(slot, request, cache)
             else:
                 generation = paused.generation

@@ -61,7 +61,7 @@ class Member:
     error: BaseException | None = None  # that has ended it
     failed_at: int = 0  # tokens that it had when llama.cpp failed, and all was read again
     # Of the draft, see joint_draft.py:
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    acceptance: Acceptance = field(default_factory=Acceptance)  # of the draft's texts in this mode: they share it
     n_drafted: int = 0  # candidates that it may make in a step,
     n_more: int = 0  # and further ones in this step
     n_idle: int = 0  # tokens since it made one
@@ -111,14 +111,16 @@ class Together:
 
     # Who is written
 
-    def cache(self, prompt: Sequence[int]) -> tuple[Cache, int]:
-        """The cache of a free sequence, which holds what a text that is being written has of `prompt`; its number."""
+    def cache(self, prompt: Sequence[int], owner: str) -> tuple[Cache, int]:
+        """A free sequence's cache, with what a text of `owner` that is being written has of `prompt`; its number."""
         context, used = self._context, {member.sequence for member in self.members}
         sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
         if not sequence:
+            self._pair.caches[0].owner = owner
             return self._pair.caches[0], 0
-        cache = Cache(cast("Decoder", context.text(sequence)))
-        n, other = max((common_prefix(self._read(one), prompt[:-1]), one.sequence) for one in self.members)
+        cache = Cache(cast("Decoder", context.text(sequence)), owner)
+        own = [one for one in self.members if one.request.owner == owner]
+        n, other = max(((common_prefix(self._read(one), prompt[:-1]), one.sequence) for one in own), default=(0, 0))
         if n >= LEAST:
             context.branch(sequence, n, other)
             cache.end(prompt[:n])
@@ -164,6 +166,7 @@ class Together:
         text, (cache, *_) = member.text, self._pair.caches
         if member.sequence:
             self._context.adopt(member.sequence)
+        cache.owner = member.request.owner
         cache.end(text.tokens, text.n_prompt)
         self._draft.settle(member)
         member.generation.target, self._pair.saved.here = cache.context, member.slot

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from duo.errors import ModelError
+from duo.errors import ModelError, UsageError
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.vocabulary import Vocabulary
 from duo.models.storage import open_own, read_at_most
@@ -34,9 +34,9 @@ class MemoryFile:
     """The texts in a file. What other processes add to it is known to the next one that opens it."""
 
     def __init__(self, path: Path, model: Vocabulary) -> None:
-        """Make the file unless there is one. Raises ModelError if it cannot be used, or is of another model."""
+        """Make the file unless there is one. Raises UsageError without a name, ModelError if it cannot be used."""
         if path == Path():
-            raise ModelError("the memory has no name: give a file")
+            raise UsageError("the memory has no name: give a file", "memory")
         self.path, self._n_vocab = path, model.n_vocab
         self.model = " ".join((model.header.text("general.name") or model.path.stem).split())
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
@@ -48,7 +48,7 @@ class MemoryFile:
             with self._locked() as file:
                 found = np.concatenate((self._read(file), *(np.array([END, *text], "<u4") for text in texts)))
                 found = latest(found) if len(found) > MAX_TOKENS else found
-                if texts:
+                if texts or not os.fstat(file.fileno()).st_size:
                     self._replace(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
                 return found
         except OSError as error:

@@ -2,10 +2,11 @@
 
 import asyncio
 import fcntl
+import re
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import httpx
 import msgspec
@@ -21,6 +22,7 @@ from duo.server.generation_service import GenerationService
 from duo.server.requests import HANDLERS, MAX_SLOW, WARNING_HEADER, RequestWork, openai_error
 
 _BOM = b"\xef\xbb\xbf"
+_PATH = re.compile(r"/(?!/)[!-~]{0,200}")
 _HEAD = b'{"id":"batch_req_'  # of each answer
 _STREAM = ApiError(400, "stream: an answer of a batch is whole: leave this field out")
 
@@ -30,7 +32,7 @@ class BatchRequest(msgspec.Struct):
 
     custom_id: str
     method: Literal["POST"]
-    url: Annotated[str, msgspec.Meta(pattern=r"^/(?!/)[!-~]{0,200}\Z")]  # a path
+    url: str  # a path
     body: dict[str, msgspec.Raw]
 
 
@@ -57,6 +59,8 @@ def read_requests(path: Path) -> tuple[dict[str, BatchRequest], list[str]]:
             try:
                 if text := line.removeprefix(_BOM).strip():
                     one = msgspec.json.decode(text, type=BatchRequest)
+                    if not _PATH.fullmatch(one.url):
+                        raise ValueError("url must be a path, such as /v1/chat/completions")
                     if found.setdefault(one.custom_id, one) is not one:
                         raise ValueError(f"an earlier line has the custom_id {one.custom_id[:100]!r}, too")
             except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -74,7 +78,7 @@ class AnswerFile:
         """
         if path.exists() and not path.is_file():
             raise UsageError(f"output {path}: this is no file, from which a batch could go on", "output")
-        self.path, self._file = path, path.open("a+b")
+        self._is_new, self.path, self._file = not path.exists(), path, path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -99,6 +103,8 @@ class AnswerFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._is_new and not self.statuses:
+            self.path.unlink(missing_ok=True)
         self._file.close()
 
     def add(self, custom_id: str, status: int, body: bytes) -> None:
@@ -116,7 +122,9 @@ class Batch:
     def __init__(self, engine: Engine, defaults: GenerationConfig, *, random_seed: bool) -> None:
         """`defaults`: options of texts where a request has none; `random_seed`: with a new seed for each text."""
         self._engine = engine
-        self._service = GenerationService(RemoteDrafts(), 2 * MAX_SLOW, None, lambda _: None, lambda _: None)
+        self._service = GenerationService(
+            RemoteDrafts(), n_queue=2 * MAX_SLOW, alias=None, on_step=lambda _: None, on_text=lambda _: None
+        )
         self._service.loaded = engine
         endpoints = Endpoints(self._service, RequestWork(logs=False), defaults, random_seed)
         self._app = Starlette(routes=endpoints.routes(), exception_handlers=HANDLERS)

@@ -28,7 +28,7 @@ from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, LlamaBody, 
 from duo.server.chat_formatter import ChatFormatter, LlamaFormatter, settings_of
 from duo.server.formatter import Formatter
 from duo.server.generation_request import formatters_of
-from duo.server.generation_service import GenerationService, respond
+from duo.server.generation_service import GenerationService, owner_of, respond
 from duo.server.messages_api import MessagesBody, MessagesFormatter, messages_error
 from duo.server.requests import ERROR_BODY, NO_EFFECT, WARNING, WARNING_HEADER, RequestWork, json_response
 from duo.server.responses_api import ResponsesBody, ResponsesFormatter
@@ -213,9 +213,11 @@ class Endpoints:
         if not _FILE_NAME.fullmatch(body.filename):
             raise ApiError(400, "filename must be a name without a folder: letters, digits, spaces, '.', '_' and '-'")
         path, began = folder / body.filename, time.perf_counter()
-        change = ModelPair.save if action == "save" else ModelPair.restore
+        change, owner = ModelPair.save if action == "save" else ModelPair.restore, owner_of(request)
         try:
-            n, size = await self.work.run(lambda: engine.call(lambda slot: change(slot, place, path)), is_slow=True)
+            n, size = await self.work.run(
+                lambda: engine.call(lambda slot: change(slot, place, path, owner)), is_slow=True
+            )
         except OSError as error:
             is_client = error.errno == errno.EISDIR or (action == "restore" and error.errno != errno.EIO)
             status = 507 if error.errno in _FULL else 400 if is_client else 500

@@ -38,7 +38,7 @@ class GenerationService:
     ) -> None:
         """`n_queue`: most requests that wait. `alias`: the model's name for clients; None: the file's."""
         self.drafts = drafts
-        self.metrics = ServerMetrics(lambda: (self.n_running, self.n_texts), drafts)
+        self.metrics = ServerMetrics(lambda: (self.n_running, self.n_texts, *self._n_decodes), drafts)
         self.stopped = threading.Event()
         self.n_queue = min(n_queue, MAX_CONNECTIONS // 2)  # others, such as /health, need connections, too
         self.watchers: list[Callable[[Request], None]] = []  # called with each text
@@ -57,6 +57,11 @@ class GenerationService:
         """Those of them that are being generated."""
         running = self.loaded.scheduler.running() if self.loaded is not None else []
         return max(len(running), min(1, self.n_texts))  # none between two turns
+
+    @property
+    def _n_decodes(self) -> tuple[int, int]:
+        scheduler = self.loaded.scheduler if self.loaded is not None else None
+        return (scheduler.n_decodes, scheduler.n_busy) if scheduler is not None else (0, 0)
 
     @property
     def unfinished(self) -> list[Request]:
@@ -134,11 +139,17 @@ class GenerationService:
             self._on_text(text)
 
 
+def owner_of(request: HttpRequest) -> str:
+    """The key of who asks, if there are several keys: what is kept of a text is for its own key only."""
+    client = request.scope.get(CLIENT)
+    return client if isinstance(client, str) else ""
+
+
 async def respond(service: GenerationService, request: HttpRequest, choices: Sequence[Formatter]) -> Response:
     """Generate the texts of all choices. Raises ApiError or DuoError before the response has begun."""
     client = request.scope.get(CLIENT)
     for choice in choices:
-        choice.text.client, choice.text.owner = client, client if isinstance(client, str) else ""
+        choice.text.client, choice.text.owner = client, owner_of(request)
     service.make_room(client)
     answer = _Answer(service, choices)
 

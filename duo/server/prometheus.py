@@ -45,8 +45,8 @@ _OF_DRAFTS = {  # see RemoteDrafts.counts
 class ServerMetrics(Collector):
     """What is counted over all generations. Updated on the engine's thread, exported on the server's."""
 
-    def __init__(self, n_texts: Callable[[], tuple[int, int]], drafts: RemoteDrafts) -> None:
-        """`n_texts` returns the number of generations that are running, and that with those in the queue."""
+    def __init__(self, n_texts: Callable[[], tuple[int, int, int, int]], drafts: RemoteDrafts) -> None:
+        """`n_texts`: of running generations, with those in the queue; decodes, and the texts of each, added up."""
         self._n_texts, self._drafts = n_texts, drafts
         # By counter and the value of its label, if any
         self._counts = Counter({(name, ""): 0.0 for name in _COUNTERS if " " not in name})
@@ -64,7 +64,6 @@ class ServerMetrics(Collector):
             "duo:prompt_tokens_cached": n_cached,
             "llamacpp:tokens_predicted": generation.tokens,
             "llamacpp:tokens_predicted_seconds": generation.seconds,
-            "llamacpp:n_decode": generation.decodes,
             "spec_decode_num_draft_tokens": statistics.verified,
             "spec_decode_num_drafts": totals.draft.decodes + totals.lookup.decodes,
             "spec_decode_num_accepted_tokens": statistics.accepted,
@@ -84,10 +83,12 @@ class ServerMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """See Collector."""
+        n_running, n_texts, n_decodes, n_busy = self._n_texts()
         counts = self._counts.copy()  # at once: the engine's thread may add to them
         for happened, n_times in self._drafts.counts.items():
             kind, _, reason = happened.partition(": ")
             counts[_OF_DRAFTS[kind], reason] = n_times
+        counts["llamacpp:n_decode", ""] = n_decodes
         for described, text in _COUNTERS.items():
             name, *labels = described.split()
             family = CounterMetricFamily(name, text, labels=labels)
@@ -95,15 +96,14 @@ class ServerMetrics(Collector):
                 if counter == name:
                     family.add_metric([value], n)
             yield family
-        (n_running, n_texts), round_trip = (
-            self._n_texts(),
-            "Seconds from an order to the remote draft to its first candidate",
-        )
+        round_trip = "Seconds from an order to the remote draft to its first candidate"
+        per_decode = n_busy / max(1, n_decodes)
         for name, text, now in (
             ("llamacpp:prompt_tokens_seconds", "Last prompt processing rate in tokens per second.", self._prompt_rate),
             ("llamacpp:predicted_tokens_seconds", "Last generation rate in tokens per second.", self._rate),
             ("llamacpp:requests_processing", "Number of requests being processed.", n_running),
             ("llamacpp:requests_deferred", "Number of requests in the queue.", max(0, n_texts - n_running)),
+            ("llamacpp:n_busy_slots_per_decode", "Average number of texts in progress per decode.", per_decode),
             ("duo:workers_connected", "Number of remote drafts connected.", len(self._drafts.connected)),
             ("duo:round_trip_seconds", f"{round_trip}, less the time to draft it.", self._drafts.latency_s),
         ):

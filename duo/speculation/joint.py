@@ -43,7 +43,7 @@ class JointDecodes:
         return interpolated(known, n)[:n] if known else [0.0] * n
 
     def plan(self, proposals: Sequence[Proposal], rooms: Sequence[int], n_most: int) -> list[int]:
-        """How many candidates of each text to verify, at most `n_most` in all, and `rooms` of each."""
+        """How many candidates of each text to verify: a number per text, at most `n_most` in all."""
         n_texts, counts = len(proposals), [0] * len(proposals)
         doubt, found = float(self._budget.credit_s < 0), list[tuple[float, int, int]]()
         for i, (proposal, room) in enumerate(zip(proposals, rooms, strict=True)):
@@ -55,8 +55,7 @@ class JointDecodes:
             return counts
         found.sort()
         rate = self._rate(n_texts, curve)
-        best_value = n_texts - rate * curve[n_texts - 1]
-        best, expected = 0, float(n_texts)
+        best, best_value, expected = 0, n_texts - rate * curve[n_texts - 1], float(n_texts)
         for n, (survival, _, _) in enumerate(found[:n_most], 1):
             expected -= survival
             if (value := expected - rate * curve[n_texts + n - 1]) > best_value:

@@ -94,6 +94,7 @@ RUNS = {
     "a policy that has learned nothing": replace(
         made(generation={"tokens_by_schedule": {}}), policy=_nothing_learned()
     ),
+    "none of what was drafted was verified": made(draft={"verified": 0, "accepted": 0, "accept_rate": None}),
     "a draft that was only probed": made(draft={"drafted": 0}, policy=SLOW | {"max_gain": 1.01}),
     "a draft that was only probed, and failed": made(draft={"drafted": 0, "error": "out of memory"}, policy=SLOW),
     "the schedule was given": made(draft=None, schedule="off"),
@@ -143,6 +144,8 @@ GAINS = {
     "elsewhere": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6)),
     "much smaller, on its own device": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), separate_devices=True),
     "exchanged": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), is_draft_larger=True),
+    "a block draft": made(generation=ALONE, policy=_costs(_CHEAP, 10.0, 0.1), n_block=16),
+    "from earlier texts": made(generation=ALONE, draft=None, policy=_costs(_CHEAP, 10.0, 0.1)),
     "none": made(generation=ALONE, policy=_costs(_DEAR, 25.0, 0.6)),
     "unknown times": made(generation=ALONE, policy=SLOW | {"curve_ms": ByCondition(None, None)}),
 }

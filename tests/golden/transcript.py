@@ -11,7 +11,7 @@ from tests.unit.cli.runner import duo
 
 TRANSCRIPT = Path(__file__).with_name("transcript.txt")
 _COMMAND = re.compile(r"^\$ duo (.*)\n((?:(?![$#] ).+\n)*)", re.MULTILINE)
-_REPORT = re.compile(r"^(speed|draft|lookup|gain|memory|cores|tokens:) .*\n", re.MULTILINE)
+_REPORT = re.compile(r"^(speed|draft|lookup|gain|RAM|cores|tokens:) .*\n", re.MULTILINE)
 _TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 

@@ -123,6 +123,30 @@ def test_a_lead_has_a_file_only_for_one_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [("sk-a", "sk-b"), ("sk-a", "sk-a"), ()])
+def test_a_prompt_of_another_key_is_read_anew(keys: tuple[str, ...], tmp_path: Path) -> None:
+    with (
+        duo.load(tiny_llama(tmp_path / "tiny.gguf"), n_ctx=512) as engine,
+        Lead(engine, port=0, api_keys=keys, slot_save_path=tmp_path) as lead,
+    ):
+
+        def post(path: str, i: int, **body: Any) -> httpx.Response:
+            headers = {"Authorization": f"Bearer {keys[i]}"} if keys else {}
+            return httpx.post(f"{lead.url}{path}", json=body, headers=headers, timeout=60)
+
+        def n_cached(i: int) -> int:
+            answer = post("/v1/completions", i, prompt="the cat sat " * 10, max_tokens=2)
+            return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        are_two = len({*keys}) == 2
+        counts = [n_cached(i) for i in (0, 0, 1, 1)]
+        assert [n > 20 for n in counts] == [False, True, not are_two, True]
+        here = engine.slot.saved.here
+        for action, i, status in (("save", 1, 200), ("restore", 1, 200), ("restore", 0, 400 if are_two else 200)):
+            answer = post(f"/slots/{here}?action={action}", i, filename="text")
+            assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize("keys", [("sk-a", "sk-b"), ("sk-a", "sk-a"), ()])
 def test_no_key_has_what_another_ones_texts_had(keys: tuple[str, ...], tmp_path: Path) -> None:
     """Over HTTP: which texts serve as memory for which key; those of one key, or without keys, for all."""
     served: list[list[int]] = []  # what each text was predicted from

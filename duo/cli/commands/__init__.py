@@ -19,7 +19,7 @@ class Command(NamedTuple):
 # fmt: off
 COMMANDS = {
     "demo": Command(options.DemoOptions(), "run.demo",
-        "Run two small models, fetched on first use (360 MB), and compare the speed with and without the draft."),
+        "Run two small models (98 MB to fetch, once), and compare the speed with and without the draft."),
     "plan": Command(options.PlanOptions(), "plan.plan",
         "Predict the speed with a draft from decode times, for any hardware."),
     "list": Command(options.ListOptions(), "list_models.list_models",

@@ -1,6 +1,7 @@
 """`duo batch`: answers a file of requests in OpenAI's batch format."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from duo.cli.commands.options import BatchOptions
 from duo.cli.load import loaded
@@ -12,7 +13,11 @@ from duo.llama.grammar import Grammar
 from duo.server.batch import AnswerFile, Batch, BatchRequest, read_requests
 
 _MOST_WARNINGS = 16
-_PASSING = (500, 503)  # statuses of failures of this machine: such a request is asked again by the next command
+_PASSES = 503  # status of a failure of this machine: such a request is asked again by the next command
+_EXAMPLE = (
+    '{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", '
+    '"body": {"messages": [{"role": "user", "content": "Hello"}]}}'
+)
 
 
 def batch(options: BatchOptions) -> int:
@@ -21,6 +26,9 @@ def batch(options: BatchOptions) -> int:
     path, output = options.requests, options.output
     if path is None or output is None:
         raise UsageError("name the requests and a file for the answers: duo batch REQUESTS -o FILE -m MODEL")
+    for named, name in ((path, "the requests"), (output, "-o")):
+        if named in (Path(), Path("-")):
+            raise UsageError(f"{name}: name a file, from which a batch can go on, not {str(named)!r}")
     options.check_model()
     with blame("file", path):
         requests, faults = read_requests(path)
@@ -30,6 +38,8 @@ def batch(options: BatchOptions) -> int:
         warn(f"{fault}: left out")
     if len(faults) > _MOST_WARNINGS:
         warn(f"{path}: {len(faults) - _MOST_WARNINGS} further lines: left out")
+    if faults and not requests:
+        note(f"no line is a request, such as {_EXAMPLE}")
     with blame("-o", output):
         opened = AnswerFile(output)
     with opened as answers:
@@ -54,7 +64,7 @@ def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: Answer
         with on_interrupt(batch.stop) as interrupt, progress_bar(shows_time=True) as show:
 
             def add(custom_id: str, status: int, body: bytes, warning: str) -> None:
-                if status in _PASSING:
+                if status == _PASSES:
                     warning = f"no answer ({status}), but next time: {body.decode(errors='replace')[:300]}"
                 else:
                     with blame("-o", answers.path):

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -60,6 +59,7 @@ def list_models(options: ListOptions) -> int:
     for path in given:
         if not path.exists():
             raise ModelError(f"{path}: no such file")
+    given = [path for path in given if path.suffix != SUFFIX]
     with progress_bar("reading the models"):
         models = _read(find_models(given))
     searched = [*(path for path in options.paths or [Path()] if path.is_dir()), *model_folders()]
@@ -137,7 +137,8 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
     for number, one in enumerate(models, 1):
         drafts = ["MTP"] * one.drafts_itself + [str(i) for i, each in enumerate(models, 1) if each.can_draft_for(one)]
         name, vocabulary = hub_name(one.path) or _short(one.path), f"{one.letter} ({one.n_tokens})"
-        rows.append((str(number), name, size_of(one.n_bytes), one.header.quantisation, vocabulary, ", ".join(drafts)))
+        kind = " ".join(filter(None, (one.header.quantisation, head_kind(one.header))))
+        rows.append((str(number), name, size_of(one.n_bytes), kind, vocabulary, ", ".join(drafts)))
     return [
         *columns((_HEADS, *rows), _LEFT),
         "",
@@ -153,10 +154,14 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
 def _memories(paths: Iterable[Path]) -> Iterator[str]:
     """A line for each memory among files and in folders."""
     files = (file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]))
-    for file in files:
-        with suppress(OSError, ValueError):
+    for file in (file for file in files if file.suffix == SUFFIX):
+        try:
             name, n_tokens = summary(file)
             yield f"{_short(file)}: a memory of {name}, {n_tokens} tokens (--memory)"
+        except ValueError:
+            yield f"{_short(file)}: a damaged memory"
+        except OSError as error:
+            yield f"{_short(file)}: {error.strerror}"
 
 
 def _short(path: Path) -> str:

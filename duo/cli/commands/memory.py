@@ -7,7 +7,7 @@ from duo.cli.commands.options import MemoryOptions
 from duo.cli.options import read_file
 from duo.cli.terminal.console import note
 from duo.config import ModelConfig
-from duo.errors import UsageError
+from duo.errors import ModelError, UsageError
 from duo.llama.model import Model
 from duo.models.hub import find_model
 from duo.models.memory_file import MemoryFile
@@ -20,12 +20,19 @@ def memory(options: MemoryOptions) -> int:
     """Add texts to a memory. Returns the exit status. Raises DuoError."""
     action, *names = options.words or [""]
     if action != "build" or len(names) < 2:
-        raise UsageError("give a file and texts: duo memory build FILE TEXT... -m MODEL")
+        raise UsageError("give a file and texts: duo memory build FILE TEXTFILE... -m MODEL")
     if options.model is None:
-        raise UsageError("which model? duo memory build FILE TEXT... -m MODEL")
+        raise UsageError("which model? duo memory build FILE TEXTFILE... -m MODEL")
+    for name in names[1:]:
+        if Path(name).is_dir():
+            raise UsageError(f"{name or 'a text without a name'}: name files, such as src/*.py")
     texts = [read_file(name, limit=_MOST_BYTES)[1] for name in names[1:]]
     with closing(Model(ModelConfig(find_model(options.model), devices=()), vocabulary_only=True)) as model:
-        file = MemoryFile(Path(names[0]), model)
+        try:
+            file = MemoryFile(Path(names[0]), model)
+        except ModelError as error:
+            said = f"{error} (is the order FILE TEXTFILE?)" if "is no memory" in str(error) else str(error)
+            raise ModelError(said) from None
         found = file.add([model.tokenize(text, add_bos=False, parse_special=False) for text in texts])
     note(f"{file.path}: {(found != END).sum()} tokens of {file.model}; use it with --memory {file.path}")
     return 0

@@ -320,7 +320,7 @@ class MemoryOptions:
     """The options of `duo memory`."""
 
     words: list[str] | None = option(
-        None, "build|FILE|TEXT", "", "The word build, the file of the memory, and texts to add to it, in UTF-8.")
+        None, "build|FILE|TEXTFILE", "", "The word build, the file of the memory, and texts to add to it, in UTF-8.")
     model: str | None = option(
         None, "-m --model GGUF", "", "Model whose memory it is: a file or USER/REPO:QUANT. Its vocabulary is read.")
 

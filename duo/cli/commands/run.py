@@ -103,7 +103,7 @@ def _check(options: RunOptions) -> str | None:
         raise UsageError(f"--json and --trace both write {options.json}: use a different file for each")
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not options.is_demo:
-        raise UsageError("no prompt: add -p or -f (-f - reads standard input), or chat with -cnv")
+        raise UsageError("no prompt: add -p or -f (-f - reads standard input), or chat: duo chat -m FILE")
     return prompt
 
 

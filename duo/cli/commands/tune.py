@@ -118,8 +118,8 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
     if best is Schedule.OFF:
         share = draft.costs.alone.token_s / draft.target.alone.seconds(1)
         return [
-            f"This draft does not pay: one of its tokens takes {100 * share:.0f} % of the "
-            f"target's time, and {100 * measured.acceptance:.0f} % are accepted.",
+            f"This draft does not pay: one of its {'blocks' if measured.block else 'tokens'} takes {100 * share:.0f} % "
+            f"of the target's time, and {100 * measured.acceptance:.0f} % are accepted.",
             "Options: --schedule off, or omit -md (of an MTP layer: --heads off)",
         ]
     words, threads = "concurrently", tuned.threads["concurrent"]
@@ -136,8 +136,9 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
 def describe(measured: Measurements) -> list[str]:
     """What was measured, and what the forecasts assume."""
     times = {f"target, threads: {n}": found for n, found in sorted(measured.target.items())}
-    times |= {f"draft, threads: {n}": {2: found[1]} | found for n, found in sorted(measured.draft.items())}
-    for (target, draft), (both, seconds) in measured.concurrent.items():
+    block = ", a block" if measured.block else ""
+    times |= {f"draft{block}, threads: {n}": {2: found[1]} | found for n, found in sorted(measured.draft.items())}
+    for (target, draft), (both, seconds) in () if measured.block else measured.concurrent.items():
         times[f"concurrent target, threads: {target}+{draft}"] = both
         times[f"concurrent draft, threads: {target}+{draft}"] = {1: seconds}
     heads = ("measured, ms per decode of n tokens", *map(str, _SHOWN))

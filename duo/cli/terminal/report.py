@@ -28,6 +28,13 @@ _NAMES = {
 }
 
 
+_BY = {  # who made the tokens of a schedule
+    "off": "by the target alone",
+    "sync": "with the draft in turns",
+    "async": "with the draft concurrently",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RunStatistics:
     """The statistics of one text."""
@@ -41,6 +48,7 @@ class RunStatistics:
     separate_devices: bool = False  # the draft has hardware of its own
     n_others: float = 0.0  # cores that other programs used, if that disturbed the run
     is_draft_larger: bool = False  # than the target
+    n_block: int = 0  # tokens that the draft makes at once, at most; 0: one
 
     @classmethod
     def of(cls, slot: ModelPair, stream: Stream) -> "RunStatistics":
@@ -57,6 +65,7 @@ class RunStatistics:
             slot.threads.separate_devices or slot.remote is not None,
             slot.recorder.n_others,
             draft is not None and draft.n_bytes > slot.target.n_bytes,
+            slot.estimates.block if slot.estimates is not None else 0,
         )
 
     def document(self) -> dict[str, object]:
@@ -90,13 +99,13 @@ def render(run: RunStatistics, *, verbose: bool = False) -> str:
     if has_draft or lookup:
         lines += [f"gain    {verdict(run)}"]
     if run.peak_bytes:
-        lines += [f"memory  {run.peak_bytes / 1e6:.0f} MB at most"]
+        lines += [f"RAM     {run.peak_bytes / 1e6:.0f} MB at most"]
     return "\n".join([*lines, _last_line(generation)])
 
 
 def _drafted(draft: DraftStatistics | None, generation: GenerationStatistics) -> Iterator[str]:
     yield f"{draft.drafted} tokens drafted, {_share(draft)}" if draft and draft.drafted else "not used"
-    if draft and draft.drafted and generation.tokens_per_decode is not None:
+    if draft and draft.drafted and draft.verified and generation.tokens_per_decode is not None:
         yield f"mean acceptance length {generation.tokens_per_decode:.2f}"
     if draft and draft.vocabulary == TRANSLATED:
         yield f"vocabulary translated, {figure(draft.lost_to_translation, 'd')} guesses lost by it"
@@ -132,7 +141,7 @@ def verdict(run: RunStatistics) -> str:
         else:
             compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
             said = f"none: {compared} the target alone ({alone}); {why_no_gain(run)}"
-    shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
+    shares = ", ".join(f"{n} {_BY.get(name, name)}" for name, n in by_schedule.items())
     return f"{said}; tokens: {shares}" if run.policy.has_draft and shares else said
 
 
@@ -152,19 +161,19 @@ def why_no_gain(run: RunStatistics) -> str:
         (is_hopeless, f"even a draft that is right {excellent} of the time would gain nothing"),
         (not alone, "trying the draft would have taken more time than may be spent on it"),
         (best >= (1 + CLOSE) * alone, "the draft came too late to pay; a longer text, or the next, may be faster"),
-        (True, _remedy(policy, separate_devices=run.separate_devices)),
+        (True, _remedy(run, policy)),
     )
     return next(words for applies, words in reasons if applies)
 
 
-def _remedy(policy: ControllerReport, *, separate_devices: bool) -> str:
+def _remedy(run: RunStatistics, policy: ControllerReport) -> str:
     """What the draft lacks, and what would help by the forecasts."""
     said, curve = "the draft did not pay here", policy.curve_ms.alone
     draft_ms = policy.draft_ms.alone or policy.draft_ms.concurrent
     if not curve or not draft_ms:
         return said
     pair = max(1.0, (policy.pair_ms or 0.0) / draft_ms or assumed(DEFAULT.pair, 0.0))
-    elsewhere = "a much smaller one" if separate_devices else "another device (-devd) or machine (duo back)"
+    elsewhere = "a much smaller one" if run.separate_devices else "another device (-devd) or machine (duo back)"
     trials = (  # times this draft's time per token, acceptance, and what would have that
         (1 / _SMALLER, policy.acceptance, "a smaller one (duo tune)"),
         (1.0, DEFAULT.excellent, "one more like the target (duo tune)"),
@@ -177,9 +186,13 @@ def _remedy(policy: ControllerReport, *, separate_devices: bool) -> str:
         return forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms).rate * curve[0]
 
     helping = (better for times, acceptance, better in trials if gain(times, acceptance) >= _WORTH)
-    advice = next(helping, "the target alone (--schedule off)")
+    advice = "the target alone (--schedule off)"
+    if not run.n_block:  # that one was made for this target
+        advice = next(helping, advice)
     needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"
-    return f"{said}: it needs {needs}, and {100 * policy.acceptance:.0f} % of its tokens are right; try {advice}"
+    needs = f"a block needs {needs}" if run.n_block else f"it needs {needs}"
+    right = "are right" if run.text.draft is not None else "were right in earlier texts"
+    return f"{said}: {needs}, and {100 * policy.acceptance:.0f} % of its tokens {right}; try {advice}"
 
 
 def _details(run: RunStatistics) -> Iterator[str]:

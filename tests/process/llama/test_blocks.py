@@ -282,6 +282,7 @@ def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, cap
     with load(path, **ALONE) as engine:
         assert engine.slot.draft_name == "dspark-tiny.gguf"
         assert write(engine, 16)
+    caplog.clear()
     for how in ({"heads": "off"}, {"schedule": "off"}, {"draft_n_max": 0}):
         with load(path, **ALONE | how) as engine:
             assert engine.slot.draft_model is None
@@ -296,6 +297,14 @@ def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, cap
     with load(path, **ALONE) as engine:
         assert engine.slot.draft_model is None
     assert "an unknown variant: dflash.flow_steps" in caplog.text
+    assert "drafts for" not in caplog.text, "what is not used"
+    shutil.copy(files["DSpark"], draft)
+    draft.write_bytes(draft.read_bytes()[:-1000])  # a download that was stopped
+    caplog.clear()
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_model is None
+    (said,) = [one for one in caplog.messages if "dspark-tiny.gguf" in one]
+    assert said.count("dspark-tiny.gguf") == 1, said
 
 
 @SAMPLED

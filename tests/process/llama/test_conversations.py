@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from duo import Engine, load
+from duo.engine.kv_store import Cache
 from duo.engine.request import Request, generation_config
 from duo.errors import PromptError
 from tests import gguf_files as files
@@ -67,8 +68,8 @@ def test_texts_are_as_if_each_were_read_anew(kind: str, schedule: str, tmp_path:
     ):
         begin, other_dice = engine.slot.saved.begin, random.Random(kind)
 
-        def in_some_slot(caches: Any, prompt: Any, _: int = -1) -> None:
-            begin(caches, prompt, other_dice.choice([-1, -1, -1, 0, 1, 2]))
+        def in_some_slot(caches: Any, prompt: Any, _: int = -1, owner: str = "") -> None:
+            begin(caches, prompt, other_dice.choice([-1, -1, -1, 0, 1, 2]), owner)
             assert engine.slot.saved.here not in engine.slot.saved.sizes
             assert len(engine.slot.saved.sizes) <= 2
 
@@ -188,6 +189,79 @@ def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
             assert sorted(kept)[-2] >= 89
 
 
+class Asked:
+    """A text of an owner, who is written beside others if these were submitted at once."""
+
+    def __init__(self, prompt: list[int], owner: str, slot: int = -1, n: int = 8) -> None:
+        self._ended, config = threading.Event(), generation_config(max_tokens=n, ignore_eos=True)
+        self.request = Request(prompt, config, end=lambda _: self._ended.set(), owner=owner, slot=slot)
+
+    def n_cached(self) -> int:
+        assert self._ended.wait(20)
+        return self.request.n_cached
+
+
+def ask(engine: Engine, prompt: list[int], owner: str, slot: int = -1) -> int:
+    """Prompt tokens in a cache, of a text that is written alone."""
+    asked = Asked(prompt, owner, slot)
+    engine.scheduler.submit(asked.request)
+    return asked.n_cached()
+
+
+@pytest.mark.parametrize("n_slots", [1, 4])
+def test_no_owner_has_what_is_in_the_cache_of_another(n_slots: int, tmp_path: Path) -> None:
+    dice = random.Random(6)
+    path, draft = make("draft", tmp_path)
+    text = some(dice, 100)
+    with load(path, draft, n_ctx=512, profile=False, n_slots=n_slots, lookup="off") as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        assert ask(engine, text, "a") == 0
+        assert ask(engine, text, "b") == 0  # what is in the contexts
+        assert ask(engine, text, "c") == 0  # and in memory
+        kept = [ask(engine, [*text, 5], owner) for owner in "abc"]
+        assert kept == ([100] * 3 if n_slots > 3 else [0] * 3), "each continues its own"
+
+
+def test_no_owner_has_what_is_in_the_slot_of_another(tmp_path: Path) -> None:
+    dice, file = random.Random(7), tmp_path / "text"
+    text = some(dice, 100)
+    with load(tiny_llama(tmp_path / "target.gguf"), n_ctx=512, profile=False, lookup="off") as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        assert ask(engine, text, "a", 2) == 0
+        with pytest.raises(PromptError, match="holds nothing that can be saved"):
+            engine.call(lambda slot: slot.save(2, file, "b"))
+        engine.call(lambda slot: slot.save(2, file, "a"))
+        assert ask(engine, text, "b", 2) == 0, "of the text that it replaces"
+        assert ask(engine, some(dice, 90), "b", 1) == 0
+        assert ask(engine, text, "a", 2) == 0, "of the text in memory that it replaces"
+        with pytest.raises(PromptError, match="or another key"):
+            engine.call(lambda slot: slot.restore(3, file, "b"))
+        engine.call(lambda slot: slot.erase(2))
+        engine.call(lambda slot: slot.restore(3, file, "a"))
+        assert ask(engine, [*text, 5], "b") == 0
+        assert ask(engine, [*text, 5], "a") == 100
+
+
+def test_the_draft_of_an_owner_reads_all(tmp_path: Path) -> None:
+    """What is in its cache would be seen in the time of the first tokens."""
+    path, draft = make("draft", tmp_path)
+    text = some(random.Random(8), 100)
+    with load(path, draft, n_ctx=512, profile=False, n_slots=1, lookup="off", schedule="sync") as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        found, begin = list[int](), Cache.begin
+
+        def spy(self: Cache, prompt: Any, n_top: int | None = None) -> int:
+            n = begin(self, prompt, n_top)
+            found.extend([n] if len(engine.slot.caches) > 1 and self is engine.slot.caches[1] else [])
+            return n
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Cache, "begin", spy)
+            for owner in "aabb":
+                ask(engine, text, owner)
+    assert [n > 90 for n in found] == [False, True, False, True], found
+
+
 def test_a_restored_conversation_leaves_the_others(tmp_path: Path) -> None:
     dice = random.Random(4)
     path = tiny_llama(tmp_path / "target.gguf")
@@ -213,7 +287,7 @@ def test_a_conversation_with_another_kind_of_attention_is_refused_before_it_is_l
             if flash_attn == "off":
                 engine.call(lambda one, slot=here: one.save(slot, tmp_path / "text"))  # type: ignore[misc]
                 continue
-            with pytest.raises(PromptError, match="was saved with another model or other options"):
+            with pytest.raises(PromptError, match="was saved with another model, other options or another key"):
                 engine.call(lambda one, slot=here: one.restore(slot, tmp_path / "text"))  # type: ignore[misc]
             assert engine.slot.kept[here] >= 99
 

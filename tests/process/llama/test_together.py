@@ -16,7 +16,7 @@ from duo.engine.joint_draft import JointDraft
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
 from duo.engine.together import Member
-from duo.errors import DecodeAborted, DecodeError, ModelError
+from duo.errors import DecodeAborted, DecodeError, ModelError, PromptError
 from duo.llama.context import Context
 from duo.speculation.joint import JointDecodes
 from duo.speculation.types import Candidate, Origin, Proposal, Step
@@ -425,6 +425,51 @@ def test_texts_are_predicted_from_their_owners_memory_alone(
     assert found["first"] > 20 + found["other"], found
 
 
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_only_texts_of_one_owner_share_a_beginning(with_draft: bool, pair: tuple[Path, Path]) -> None:
+    dice = random.Random(9)
+    begun, found = some(dice, 60), dict[str, set[int]]()
+    with load(pair[0], pair[1] if with_draft else None, lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        for owners in ("ab", "ba", "aa", "cc"):  # with what was written together or alone before, and is kept
+            texts = [Text(engine, [*begun, *some(dice, 5)], max_tokens=40) for _ in range(2)]
+            for text, owner in zip(texts, owners, strict=True):
+                text.request.owner = owner
+            texts[0].acts[2] = [texts[1].submit]  # once its prompt has been read
+            texts[0].submit()
+            for text in texts:
+                text.wait()
+            found[owners] = {text.request.n_cached for text in texts}
+            assert all(text.request.n_texts > text.request.n_steps for text in texts), "both at once"
+        assert found == {"ab": {0}, "ba": {60}, "aa": {60}, "cc": {0, 60}}
+
+
+def test_a_decode_for_several_texts_is_counted_once(
+    pair: tuple[Path, Path], together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_alone, decode = [0], Context.decode
+
+    def counted(context: Context, *args: Any, **options: Any) -> Any:
+        n_alone[0] += 1
+        return decode(context, *args, **options)
+
+    dice = random.Random(10)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        monkeypatch.setattr(Context, "decode", counted)
+        texts = [Text(engine, some(dice, 300), max_tokens=n) for n in (5, 12, 15)]
+        for text in texts:
+            text.acts[1] = [other.submit for other in texts[1:] if text is texts[0]]
+        texts[0].submit()
+        for text in texts:
+            text.wait()
+        scheduler = engine.scheduler
+        assert scheduler.n_decodes == n_alone[0] + len(together.sizes)
+        assert n_alone[0] > 2, "the end of the longest"
+        n_most = n_alone[0] + 3 * len(together.sizes)
+        assert n_alone[0] + sum(together.sizes) <= scheduler.n_busy <= n_most, "one may wait for its prompt"
+
+
 def test_logprobs_are_those_of_the_text_alone(pair: tuple[Path, Path], together: Together) -> None:
     dice = random.Random(7)
     with load(pair[0], lookup="off", **OPTIONS) as engine:
@@ -622,6 +667,8 @@ def test_generate_many(pair: tuple[Path, Path], alone: Callable[..., list[int]],
         found = engine.generate_many(prompts, max_tokens=20, ignore_eos=True)
         assert [list(one.tokens) for one in found] == [alone(prompt, max_tokens=20) for prompt in prompts]
         assert engine.generate_many([]) == []
+        with pytest.raises(PromptError, match="takes a list of prompts, not one string"):
+            engine.generate_many("abc")
     assert max(together.sizes) == 4
 
 

@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from pydantic import BaseModel
 
+from duo.server.batch import read_requests
 from tests.command import Argument, assert_refused, duo
 from tests.process.cli.terminal import Terminal
 from tests.serving import Served, wait_until
@@ -211,3 +212,40 @@ def test_what_the_machine_failed_to_do_is_asked_again(started: Callable[..., lis
     assert "0 of 1 requests are answered" in run.stderr
     assert duo(*started()).status == 0
     assert len(answered(tmp_path / "answers.jsonl")) == 1
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (("asked.jsonl", "-o", "-"), "-o: name a file, from which a batch can go on, not '-'"),
+        (("asked.jsonl", "-o", ""), "-o: name a file"),
+        (("-", "-o", "answers.jsonl"), "the requests: name a file"),
+        (("", "-o", "answers.jsonl"), "the requests: name a file"),
+    ],
+)
+def test_a_batch_has_files(paths: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "asked.jsonl", [completion(0)])
+    run = duo("batch", *paths, "-m", "none.gguf")
+    assert_refused(run, status=2)
+    assert said in run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["asked.jsonl"]
+
+
+def test_a_batch_without_a_model_leaves_no_file(tmp_path: Path) -> None:
+    requests, output = written(tmp_path / "asked.jsonl", [completion(0)]), tmp_path / "answers.jsonl"
+    for is_there in (False, True):
+        assert_refused(duo("batch", requests, "-o", output, "-m", tmp_path / "none.gguf"))
+        assert output.exists() == is_there
+        output.touch()
+
+
+def test_a_file_of_wrong_lines_is_told_of_a_right_one(tmp_path: Path) -> None:
+    requests = written(tmp_path / "asked.jsonl", ["no JSON", line("a", "//host/path"), line("b", "v1/completions")])
+    run = duo("batch", requests, "-o", tmp_path / "answers.jsonl", "-m", "none.gguf")
+    assert run.status == 1
+    said = run.stderr.splitlines()
+    assert all("url must be a path, such as /v1/chat/completions: left out" in one for one in said[1:3])
+    prefix, example = said[3].split("such as ")
+    assert prefix == "duo: no line is a request, "
+    assert not read_requests(written(tmp_path / "right.jsonl", [example]))[1]

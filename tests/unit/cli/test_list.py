@@ -9,7 +9,7 @@ import pytest
 from duo.cli.commands.list_models import Listed
 from duo.llama import gguf_header
 from tests.command import Run
-from tests.gguf_files import WORDS, tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_files import WORDS, tiny_block, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.gguf_header import GgufHeader
 from tests.unit.cli.runner import duo
 
@@ -99,3 +99,53 @@ def test_files_in_the_current_folder_are_listed_too(caches: Path, monkeypatch: p
     assert re.search(r"^1  own\.gguf ", run.text, re.MULTILINE)
     assert run.text.endswith("Searched: ., ~/cache, ~/hub.\n")
     assert "own" not in listed(caches, caches / "cache").text
+
+
+def test_memories_are_listed(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = caches / "mine"
+    monkeypatch.chdir(folder)
+    model = tiny_llama(folder / "own.gguf")
+    for name in ("one.memory", "damaged.memory"):
+        (folder / "text.txt").write_text("the cat sat on the mat", encoding="utf-8")
+        run = duo("memory", "build", name, "text.txt", "-m", model)
+        assert (run.status, run.text) == (0, ""), run.stderr
+        assert re.fullmatch(rf"duo: {name}: \d+ tokens of \S+; use it with --memory {name}\n", run.stderr)
+    damaged = folder / "damaged.memory"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (folder / "empty.memory").touch()
+    for paths in ((), (folder,), ("one.memory", "damaged.memory", "empty.memory", model)):
+        run = listed(caches, *paths)
+        assert not run.warnings
+        found = [line.removeprefix("~/mine/") for line in run.text.splitlines() if ".memory: " in line]
+        assert {*found} >= {"damaged.memory: a damaged memory", "empty.memory: a damaged memory"}
+        assert sum(re.match(r"one\.memory: a memory of \S+, \d+ tokens", line) is not None for line in found) == 1
+        assert "own.gguf" in run.text
+
+
+def test_a_block_draft_has_a_kind(caches: Path) -> None:
+    tiny_block(caches / "mine" / "block.gguf")
+    assert re.search(r"block\.gguf .* DFlash ", listed(caches, caches / "mine").text)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("build", "a.memory", "src"), 2, "src: name files, such as src/*.py"),
+        (("build", "a.memory", ""), 2, "a text without a name: name files, such as src/*.py"),
+        (("build", "", "text.txt"), 2, "the memory has no name: give a file"),
+        (("build", "text.txt", "other.txt"), 1, "name another file (is the order FILE TEXTFILE?)"),
+        (("build", "text.txt"), 2, "duo memory build FILE TEXTFILE... -m MODEL"),
+    ],
+)
+def test_what_is_no_memory_or_text(
+    words: tuple[str, ...], status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    for name in ("text.txt", "other.txt"):
+        (tmp_path / name).write_text("the cat", encoding="utf-8")
+    run = duo("memory", *words, "-m", tiny_llama(tmp_path / "own.gguf"))
+    (line,) = run.stderr.splitlines()
+    assert run.status == status
+    assert said in line
+    assert not (tmp_path / "a.memory").exists()

@@ -50,7 +50,7 @@ def test_the_log_appears_only_where_it_is_asked_for(tiny: Path, tmp_path: Path) 
     assert heads(to_file.stderr) == heads(plain.stderr)
     assert "llama_model_loader" in log.read_text()
     assert "llama_model_loader" in verbose.stderr
-    assert heads(verbose.stderr)[-4:] == ["time", "speed", "memory", "tokens:"]
+    assert heads(verbose.stderr)[-4:] == ["time", "speed", "RAM", "tokens:"]
     assert verbose.stdout == to_file.stdout == plain.stdout
 
 
@@ -137,7 +137,7 @@ def last_heads(said: str) -> list[str]:
 
 
 COMPARED = ["duo", "target alone", "duo chose", "because", "tokens:"]
-USUAL = ["speed", "draft", "gain", "memory", "tokens:"]
+USUAL = ["speed", "draft", "gain", "RAM", "tokens:"]
 
 
 @pytest.mark.usefixtures("demo")

@@ -10,7 +10,7 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.engine.memories import KeptMemory
-from duo.errors import ModelError
+from duo.errors import ModelError, UsageError
 from duo.llama.model import Model
 from duo.models import memory_file as module
 from duo.models.memory_file import MemoryFile, summary
@@ -65,8 +65,14 @@ def test_nothing_is_written_through_what_lies_beside_the_file(path: Path, model:
 
 
 def test_a_memory_has_a_name(model: Model) -> None:
-    with pytest.raises(ModelError, match="has no name"):
+    with pytest.raises(UsageError, match="has no name"):
         MemoryFile(Path(), model)
+
+
+def test_a_memory_without_texts_is_one(path: Path, model: Model) -> None:
+    path.unlink(missing_ok=True)
+    MemoryFile(path, model)
+    assert summary(path) == (MemoryFile(path, model).model, 0)
 
 
 def damaged(data: bytes) -> Iterator[bytes]:

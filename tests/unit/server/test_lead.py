@@ -112,7 +112,6 @@ def test_a_text_is_counted(client: TestClient) -> None:
         "llamacpp:prompt_tokens_total": 7 + 1 + 1,
         "duo:prompt_tokens_cached_total": 6 + 6,
         "llamacpp:tokens_predicted_total": 9 + 9 + n_end,
-        "llamacpp:n_decode_total": 2 + 2 + 11,
         "spec_decode_num_drafts_total": 3 + 3 + 10,
         "spec_decode_num_draft_tokens_total": 6 + 6 + 20,
         "spec_decode_num_accepted_tokens_total": 6 + 6 + 20,
@@ -123,6 +122,12 @@ def test_a_text_is_counted(client: TestClient) -> None:
     }
     assert n_end // N_STEP == 10
     assert sum("seconds" in name for name in found) == 5, "times and rates of prompts and texts, and waits"
+
+
+def test_decodes_are_those_of_the_scheduler(client: TestClient, engine: Engine) -> None:
+    engine.scheduler.n_decodes, engine.scheduler.n_busy = 4, 10
+    found = metrics_of(client)
+    assert (found["llamacpp:n_decode_total"], found["llamacpp:n_busy_slots_per_decode"]) == (4, 2.5)
 
 
 def test_remote_drafts_are_counted(lead: Lead, client: TestClient) -> None:
