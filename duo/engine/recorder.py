@@ -73,7 +73,7 @@ class Recorder:
     # Contradictions of the draft while there were branches, and those of which the outcome was prepared, by position
     contradictions: Counter[int] = field(default_factory=Counter)
     hits: Counter[int] = field(default_factory=Counter)
-    alternatives: Counter[str] = field(default_factory=Counter)  # to candidates, verified and accepted
+    alternatives: Counter[str] = field(default_factory=Counter)  # to candidates: verified and accepted
 
     # The draft's, on whichever thread it computes
     vocabulary: str | None = SHARED
@@ -288,6 +288,8 @@ class Totals:
             )
             if log.n_prepared
             else None,
+            alternatives=log.alternatives["verified"],
+            alternatives_accepted=log.alternatives["accepted"],
         )
 
 

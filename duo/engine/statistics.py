@@ -115,6 +115,8 @@ class DraftStatistics:
     vocabulary: str | None  # shared; translated: the draft has another one; None: a remote draft does not say
     lost_to_translation: int | None  # guesses that were right, but in other tokens, or changed; None: not known
     branches: BranchStatistics | None = None  # None: there were none
+    alternatives: int = 0  # to candidates, that were verified beside these,
+    alternatives_accepted: int = 0  # and that were right; they are in `accepted`, too
 
 
 @dataclass(frozen=True, slots=True)

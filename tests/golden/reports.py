@@ -82,6 +82,7 @@ RUNS = {
         generation={"tokens_by_schedule": {"sync": 15}},
         policy={"target_ms": ByCondition({1: 100.0}, {}), "measured": ByCondition([1], [2])},
     ),
+    "alternatives to candidates": made(draft={"alternatives": 9, "alternatives_accepted": 4}),
     "a draft that failed, with outcomes prepared": made(draft={"error": "out of memory", "branches": _BRANCHES}),
     "no contradiction yet": made(draft={"branches": BranchStatistics(12, 15, 0, 0, None, [])}),
     "a draft with another vocabulary": made(draft={"vocabulary": "translated", "lost_to_translation": 3}),

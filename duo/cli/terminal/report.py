@@ -111,6 +111,8 @@ def _drafted(draft: DraftStatistics | None, generation: GenerationStatistics) ->
         yield f"vocabulary translated, {figure(draft.lost_to_translation, 'd')} guesses lost by it"
     if draft and draft.branches:
         yield f"{draft.branches.prepared} outcomes prepared, hit rate {_percent(draft.branches.hit_rate)}"
+    if draft and draft.alternatives:
+        yield f"{draft.alternatives_accepted} of {draft.alternatives} alternatives accepted"
     if draft and draft.error:
         yield f"failed: {draft.error}"
 

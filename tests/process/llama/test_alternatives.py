@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from duo import Engine, load
-from duo.engine.recorder import Recorder
 from duo.speculation import controller, decision
 from tests.gguf_files import tiny_gemma, tiny_llama
 
@@ -38,27 +37,14 @@ def free_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "with_alternatives", plan)
 
 
-@pytest.fixture
-def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
-    found = list[Recorder]()
-    post_init = Recorder.__post_init__
-
-    def kept(self: Recorder) -> None:
-        post_init(self)
-        found.append(self)
-
-    monkeypatch.setattr(Recorder, "__post_init__", kept)
-    return found
-
-
 @pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 5, "repeat_penalty": 1.1}])
 @pytest.mark.parametrize("options", [{"lookup": "off"}, {}], ids=str)
 @pytest.mark.usefixtures("free_rows")
 def test_texts_are_those_of_the_target_alone(
-    pair: tuple[Path, Path], alone: Engine, recorders: list[Recorder], options: dict[str, Any], sampling: dict[str, Any]
+    pair: tuple[Path, Path], alone: Engine, options: dict[str, Any], sampling: dict[str, Any]
 ) -> None:
     """The last of them fills the context."""
-    dice = random.Random(4)
+    dice, verified, accepted = random.Random(4), 0, 0
     with load(pair[0], pair[1], schedule="sync", **OPTIONS, **options) as engine:
         for n_tokens in (1, 2, 40, 120, 300):
             more = {"ignore_eos": True, "max_tokens": n_tokens, "logprobs": 2, **sampling}
@@ -67,20 +53,19 @@ def test_texts_are_those_of_the_target_alone(
             assert ours.tokens == theirs.tokens
             for one, other in zip(ours.logprobs, theirs.logprobs, strict=True):
                 assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
-    verified, accepted = (sum(one.alternatives[name] for one in recorders) for name in ("verified", "accepted"))
+            if (draft := ours.statistics.draft) is not None:
+                verified, accepted = verified + draft.alternatives, accepted + draft.alternatives_accepted
     assert verified > 40
     assert 3 < accepted < verified
 
 
 @pytest.mark.usefixtures("free_rows")
-def test_where_they_would_change_the_text_or_cannot_be_there_are_none(
-    pair: tuple[Path, Path], tmp_path: Path, recorders: list[Recorder]
+def test_where_they_would_change_the_text_do_not_pay_or_cannot_be_there_are_none(
+    pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    windowed = tiny_gemma(tmp_path / "window.gguf", window=16)
-    with load(pair[0], pair[1], schedule="async", **OPTIONS) as engine:
-        engine.generate(list(range(3, 30)), max_tokens=40, ignore_eos=True)
-    for target, options in ((pair[0], {"exact": True, "flash_attn": "on"}), (windowed, {})):
-        with load(target, target, schedule="sync", **OPTIONS | options) as engine:
-            engine.generate(list(range(3, 30)), max_tokens=40, ignore_eos=True)
-            assert engine.slot.controller.n_alternatives == 0
-    assert not sum(one.alternatives["verified"] for one in recorders)
+    windowed, on = tiny_gemma(tmp_path / "window.gguf", window=16), {"exact": True, "flash_attn": "on"}
+    for target, options in ((pair[0], {"schedule": "async"}), (pair[0], on), (windowed, {})):
+        with load(target, target, **OPTIONS | {"schedule": "sync"} | options) as engine:
+            draft = engine.generate(list(range(3, 30)), max_tokens=40, ignore_eos=True).statistics.draft
+            assert draft is not None
+            assert (draft.verified > 0, draft.alternatives) == (True, 0)

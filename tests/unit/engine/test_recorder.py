@@ -54,6 +54,7 @@ def test_statistics(metrics: Recorder) -> None:
             "decodes_by_candidates": [0, 1, 0, 1], "ms_per_token": 500.0, "computed_s": 1.0,
             "hidden": pytest.approx(1.0 / 1.5),  # 0.5 s concurrent with the prefill, 0.5 s with a decode
             "unused": 0.0, "error": None, "vocabulary": "shared", "lost_to_translation": 0, "branches": None,
+            "alternatives": 0, "alternatives_accepted": 0,
         },
         "lookup": {
             "verified": 2, "accepted": 1, "accept_rate": 0.5, "decodes": 1, "accepted_by_schedule": {"async": 1},
