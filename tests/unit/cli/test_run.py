@@ -21,7 +21,8 @@ KEYS = {
     "generation": "tokens seconds tokens_per_s time_to_first_token_s decodes tokens_per_decode target_ms_per_decode "
     "waited_s tokens_by_schedule stop",
     "draft": "drafted verified accepted accept_rate accept_rate_by_position decodes_by_candidates ms_per_token "
-    "computed_s hidden unused error vocabulary lost_to_translation branches",
+    "computed_s hidden unused error vocabulary lost_to_translation branches "
+    "alternatives alternatives_accepted",
     "memory": "peak_bytes",
     "cores": "all now fewest",
     "sampling": "temperature seed mode",
