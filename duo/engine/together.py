@@ -32,6 +32,7 @@ log = logging.getLogger("duo.engine")
 # Tokens after which a text does not wait any longer for the whole prompts of those that came with it.
 _BEGUN = 16
 _EXPECTED = 256  # tokens that a text is expected to add, at most: if there is no room for more, one pauses
+_OLDEST = 4  # of so many decodes that read prompts, one reads the oldest
 _LARGE = 32  # tokens of a prompt that are computed with the threads for prompts
 # Flash attention on the CPU computes so many rows at once, with the cells of all of them: beside the rows of other
 # texts those of a prompt take longer than the decode that is saved (GGML_FA_TILE_Q of ggml-cpu).
@@ -82,6 +83,7 @@ class Together:
         self._costs = JointDecodes(pair.controller.target)
         self._draft = JointDraft(pair, self._costs)
         self._n_threads, self._is_reading, self._reads_next = 0, False, False
+        self._n_read = 0  # decodes that have read prompts
         self.members: list[Member] = []
 
     @property
@@ -226,6 +228,7 @@ class Together:
                 writing, proposals, numbers = decoded, [*proposals, Proposal()], [*numbers, 0]
         self._set_threads(n_read)
         start, self._is_reading = now(), n_read > 0
+        self._n_read += n_read > 0
         try:
             logits = context.decode_parts(parts)
         finally:
@@ -240,13 +243,16 @@ class Together:
             self._costs.learn(len(looked_up), n_rows, n_read, n_tokens, end - start, drafted_s)
 
     def _due(self) -> tuple[list[Member], Member | None, bool]:
-        """Whose next tokens the next decode makes, whose prompt it reads, the shortest first, and whether in a piece.
+        """Whose next tokens the next decode makes, whose prompt it reads, and whether in a piece.
 
+        That is the shortest prompt, but each fourth time the oldest: short ones may come without end.
         On the CPU, much of a prompt is a decode of its own, in turn with those of the texts that are being written.
         """
         writing = [one for one in self.members if one.text.n_fresh == 1]
         waiting = [one for one in self.members if one.text.n_fresh > 1]
         reading = min(waiting, key=lambda one: one.text.n_fresh, default=None)
+        if waiting and self._n_read % _OLDEST == _OLDEST - 1:
+            reading = waiting[0]
         in_pieces = any(one.request.n_written >= _BEGUN for one in writing)
         is_apart = self._pair.target.places == {CPU} and not in_pieces
         if writing and reading is not None and reading.text.n_fresh >= _TILE and is_apart:

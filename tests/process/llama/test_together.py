@@ -636,6 +636,29 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(
     assert ends == [12, 250]
 
 
+def test_a_long_prompt_is_read_although_short_ones_come_without_end(pair: tuple[Path, Path]) -> None:
+    dice, n_short = random.Random(3), 0
+    with load(pair[0], lookup="off", **{**OPTIONS, "n_batch": 32}) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        long, texts = Text(engine, some(dice, 250), max_tokens=8), list[Text]()
+
+        def more() -> None:
+            nonlocal n_short
+            n_short += 1
+            if n_short < 300 and not long.tokens:
+                texts.append(Text(engine, some(dice, 20), max_tokens=1))
+                texts[-1].acts[1] = [more]
+                texts[-1].submit()
+
+        long.submit()
+        for _ in range(3):
+            more()
+        long.wait()
+        for text in texts:
+            text.wait()
+    assert n_short < 300
+
+
 def test_texts_that_come_together_are_read_at_once(pair: tuple[Path, Path], together: Together) -> None:
     dice = random.Random(3)
     with load(pair[0], lookup="off", **OPTIONS) as engine:
