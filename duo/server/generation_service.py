@@ -87,20 +87,21 @@ class GenerationService:
             self.loaded.scheduler.fail(BusyError(STOPPING), self.unfinished)
 
     def make_room(self, client: Hashable) -> None:
-        """If the queue is full, end the last text that waits of the client that has most there.
+        """If the queue is full, end the last text that has not begun of the client that has most texts.
 
-        Raises BusyError if none has more than `client`, or there is no engine.
+        If all of that client's texts have begun, they stay, because nothing that was generated is lost, and the queue
+        gets longer. Raises BusyError if nobody has more texts than `client` would have, or there is no engine.
         """
         scheduler = self.engine.scheduler
         if len(scheduler.requests) <= self.n_queue:
             return
-        waiting = [text for text in self.unfinished if not text.began]
-        counts = Counter(text.client for text in waiting)
+        counts = Counter(text.client for text in self.unfinished)
         error = BusyError(f"the queue is full ({self.n_queue} requests): try again later")
         most, n = max(counts.items(), key=lambda item: item[1], default=(client, 0))
         if n <= counts[client] + 1:
             raise error
-        scheduler.fail(error, [text for text in waiting if text.client == most][-1:])
+        waiting = [text for text in self.unfinished if text.client == most and not text.began]
+        scheduler.fail(error, waiting[-1:])
 
     def begin(self, text: Request) -> AsyncSteps:
         """Put a text into the queue: its steps. Raises DuoError."""

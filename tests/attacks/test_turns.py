@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -38,11 +39,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 class Counting(Lead):
-    """A lead that counts the tokens that it writes."""
+    """A lead that counts the tokens that it writes, and writes none while `go_on` is not set."""
 
     n_written = 0
 
     def __init__(self, engine: Engine, **options: Any) -> None:
+        self.go_on = threading.Event()
+        self.go_on.set()
         super().__init__(engine, port=0, on_step=self._count, **options)
 
     def __enter__(self) -> Self:
@@ -50,6 +53,7 @@ class Counting(Lead):
         return self
 
     def _count(self, step: Step) -> None:
+        self.go_on.wait()
         self.n_written += len(step.tokens)
 
 
@@ -70,18 +74,27 @@ def test_a_short_request_beside_streams_that_nobody_reads(engine: Engine, n_befo
             assert b"[DONE]" in answer
 
 
-def test_who_has_filled_the_queue_makes_room_for_others(engine: Engine) -> None:
+@pytest.mark.parametrize("all_began", [False, True])
+def test_who_has_filled_the_queue_makes_room_for_others(engine: Engine, *, all_began: bool) -> None:
     with Counting(engine, api_keys=["one", "two"], n_queue=8) as lead, ExitStack() as stack:
-        hog = [stack.enter_context(connect(lead, asked(1000, key="one"))) for _ in range(9)]
+        stack.callback(lead.go_on.set)
+        if not all_began:
+            lead.go_on.clear()
+        hog = [stack.enter_context(connect(lead, asked(1500, key="one"))) for _ in range(9)]
         wait_until(lambda: lead.n_texts == 9)
+        if all_began:
+            wait_until(lambda: all(text.began for text in lead._service.unfinished))
+            lead.go_on.clear()
         with connect(lead, asked(4, key="one")) as more:
             assert read_answer(more)[0] == 503
-        before = lead.n_written
         with connect(lead, asked(4, key="two")) as other:
+            wait_until(lambda: lead.n_texts == 9 + all_began and "two" in {t.client for t in lead._service.unfinished})
+            before = lead.n_written
+            lead.go_on.set()
             assert read_answer(other)[0] == 200
         assert lead.n_written - before <= 3 * N * N_TOGETHER + 4
         ended = [link for link in hog if select.select([link], [], [], 0)[0]]
-        assert [read_answer(link)[0] for link in ended] == [503], "the last of those that wait"
+        assert [read_answer(link)[0] for link in ended] == ([] if all_began else [503]), "the last of those that wait"
 
 
 def test_a_long_text_that_nobody_reads_ends(engine: Engine) -> None:
