@@ -214,6 +214,9 @@ class CheckOptions(GenerationOptions, EngineOptions):
     engine: EngineConfig = EngineConfig(profile=False)
 
 
+LATENCY = Bounds(0, 1e9, "it is a time in ms")
+
+
 @dataclass(frozen=True)
 class TuneOptions(EngineOptions):
     """The options of `duo tune`: what is measured, or what becomes of the results."""
@@ -233,6 +236,9 @@ class TuneOptions(EngineOptions):
         64, "-n --predict N", "Main options", "Number of tokens to generate per prompt.",
         bounds=COUNT._replace(least=8))
     raw: bool = option(False, "--raw", "Main options", "Use the prompts without the model's chat template.")
+    latency_ms: float | None = option(
+        None, "--latency-ms MS", "Main options",
+        "With -md: also predict the draft on another machine like this one, with this round trip.", bounds=LATENCY)
     json: Path | None = option(None, "--json FILE", "Output", "Write all figures to a file, as JSON.")
 
 
@@ -290,7 +296,7 @@ class PlanOptions:
         None, "--machine FILE[:PAIR]", "",
         "Machine file with all times, instead of --target-ms and --draft-ms: see docs/benchmarking.md.")
     latency_ms: float | None = option(
-        None, "--latency-ms MS", "", "Round trip to a draft on another machine.", bounds=Bounds(0, 1e9, "it is a time"))
+        None, "--latency-ms MS", "", "Round trip to a draft on another machine.", bounds=LATENCY)
     accept: float | None = option(
         None, "--accept SHARE", "", "Probability that a candidate is accepted if all before it are.",
         bounds=PROBABILITY)

@@ -14,8 +14,9 @@ from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
+from duo.config import AUTO_DRAFT, MAX_BRANCHES
 from duo.diagnose.measure import Interrupted, MeasurementError, Meter, Text, check_measurable, measure_pair
-from duo.diagnose.prospects import Measurements, Prospects, foretell
+from duo.diagnose.prospects import Measurements, Prospects, curve, foretell, informed
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
 from duo.engine.generation import Proposers
@@ -23,6 +24,7 @@ from duo.engine.model_pair import ModelPair
 from duo.errors import UsageError
 from duo.models.profiles import TunedThreads
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.machine import Machine
 from duo.speculation.modes import Schedule
 
 _N_CTX = 192  # enough for the batches that are timed
@@ -42,6 +44,8 @@ def tune(options: TuneOptions) -> int:
     names = options.names or []
     if options.lists and options.reset:
         raise UsageError("--list and --reset: use only one")
+    if options.latency_ms is not None and (names or options.lists or options.reset or not options.has_draft):
+        raise UsageError("--latency-ms is a prediction for one draft: add -md, and name nothing else")
     if options.lists or options.reset:
         return list_profiles(names) if options.lists else reset_profiles(names)
     send_log(options)
@@ -66,6 +70,9 @@ def _tune_pair(options: TuneOptions) -> int:
             return 0
         if slot.draft_model is not None:
             check_measurable(slot.draft_model)
+        assert slot.estimates is not None
+        if options.latency_ms is not None and Schedule.ASYNC not in slot.estimates.schedules:
+            raise UsageError("this draft reads what the target computes, so it cannot be elsewhere: omit --latency-ms")
         profiles = slot.profiles
         if not profiles.drafts:
             raise UsageError("no directory to save the profile in: set DUO_CONFIG")
@@ -78,7 +85,11 @@ def _tune_pair(options: TuneOptions) -> int:
     name, profile = next(iter(profiles.drafts.items()))
     states = tuned.draft.target.state(), tuned.draft.state()
     result = {"policy": {"target": states[0], "draft": states[1]}, "threads": tuned.threads}
-    said = [*describe(measured), "", *render(tuned.prospects), "", *advise(measured, tuned)]
+    said = [*describe(measured), "", *render(tuned.prospects), ""]
+    if options.latency_ms is not None:
+        said += [f"the draft on another machine like this one, round trip {options.latency_ms:g} ms:"]
+        said += [*render(elsewhere(measured, tuned, options.latency_ms / 1000)), ""]
+    said += advise(measured, tuned)
     if measured.doubts:
         said[:0] = [f"tentative: {measured.doubts}", ""]
         said.append("Nothing was saved: try again when the machine is idle.")
@@ -101,6 +112,20 @@ def choose(measured: Measurements) -> Tuned:
     draft = found[n_target]
     prospects = foretell(draft, constant=False, prepares=bool(measured.branches))
     return Tuned({"target": n_target, "draft": measured.fastest_draft, "concurrent": split}, draft, prospects)
+
+
+def elsewhere(measured: Measurements, tuned: Tuned, latency_s: float) -> Prospects:
+    """What the pair reaches if the draft runs alone on such a machine, a round trip of `latency_s` away."""
+    target, draft = measured.target[tuned.threads["target"]], measured.draft[measured.fastest_draft]
+    target_s = curve({n: 1000 * seconds for n, seconds in target.items()}, AUTO_DRAFT + 1)
+    by_sequences = {1: 1.0} | {n: max(1.0, factor) for n, factor in measured.branches.items()}
+    branch_s = curve({n: 1000 * draft[1] * factor for n, factor in by_sequences.items()}, MAX_BRANCHES + 1)
+    machine = Machine(
+        target_s, draft[1], target_s, draft[1], pair_s=draft.get(2, 0.0), latency_s=latency_s,
+        branch_s=branch_s if measured.branches else (),
+    )  # fmt: skip
+    pair = informed(machine, measured.acceptance, AUTO_DRAFT)
+    return foretell(pair, constant=True, prepares=bool(measured.branches))
 
 
 def concurrent_threads(measured: Measurements) -> tuple[int, int]:

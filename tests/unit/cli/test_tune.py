@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duo.cli.commands.plan import render
-from duo.cli.commands.tune import advise, choose
+from duo.cli.commands.tune import advise, choose, elsewhere
 from duo.diagnose.measure import SIZES, MeasurementError, Meter
 from duo.diagnose.prospects import Measurements
 from tests.command import Run, models
@@ -84,6 +84,26 @@ def test_doubtful_times_are_tentative_and_not_kept(tiny: Path, tmp_path: Path, m
     assert not (tmp_path / "config").exists()
 
 
+def test_it_predicts_the_draft_on_another_machine(tiny: Path, tmp_path: Path) -> None:
+    env = {"DUO_CONFIG": str(tmp_path / "config")}
+    run = duo("tune", *models(tiny, tiny), "--latency-ms", "20", env=env)
+    assert run.status == 0
+    _, here, link, _ = run.text.split("\n\n")
+    about, *lines = link.splitlines()
+    assert about == "the draft on another machine like this one, round trip 20 ms:"
+    assert lines[0] == here.splitlines()[0], "the target alone"
+    assert [line.split()[0] for line in lines] == [line.split()[0] for line in here.splitlines()]
+    there, here_rate = (float(text.splitlines()[1].split()[1]) for text in (link.partition("\n")[2], here))
+    assert there < here_rate, "in turns"
+
+
+@pytest.mark.parametrize("words", [[], ["-md", "{tiny}", "--list"], ["-md", "{tiny}", "--reset"], ["{tiny}"]])
+def test_a_round_trip_needs_a_draft(tiny: Path, words: list[str]) -> None:
+    run = duo("tune", "-m", tiny, *(word.format(tiny=tiny) for word in words), "--latency-ms", "20")
+    assert (run.status, run.stdout) == (2, b"")
+    assert "--latency-ms is a prediction for one draft: add -md" in run.stderr
+
+
 # What `duo tune` concludes from its measurements
 
 
@@ -130,6 +150,19 @@ def test_contention_decides_between_the_schedules(contention: float, schedule: s
     assert f"--schedule {schedule} (with {with_threads}" in options
     assert f"--schedule {schedule}" in best
     assert verdict.rstrip(".").endswith(best.partition("; ")[2]), "with the same number of candidates"
+
+
+def test_a_round_trip_is_hidden_by_outcomes_that_are_prepared() -> None:
+    found = measured(draft_s=0.02, contention=2.0)
+    tuned = choose(found)
+    near, far = (elsewhere(found, tuned, latency_s) for latency_s in (0.0, 0.05))
+    assert near.prepared is None, "what several sequences cost was not measured"
+    assert near.rates["async"] > 1.2 * tuned.prospects.rates["async"], "no contention"
+    assert far.rates["async"] < near.rates["async"]
+    found.branches = {2: 1.1, 4: 1.2, 8: 1.4}
+    prepared = elsewhere(found, tuned, 0.05)
+    assert prepared.rates["async"] > 1.05 * far.rates["async"]
+    assert prepared.rates["off"] == far.rates["off"] == tuned.prospects.rates["off"]
 
 
 @pytest.mark.parametrize(("draft_s", "share", "said"), [(0.2, 0.8, "200 %"), (0.005, 0.0, "5 %")])
