@@ -331,7 +331,8 @@ class Controller:
     def _update_forecast(self) -> dict[Mode, Forecast]:
         """Use the forecast of the current mode; that of the target alone while the draft's costs are unknown."""
         for name, draft in self.drafts.items():
-            draft.choose_branches(allowed=Mode(name, ASYNC) in self.chooser.allowed and not self._in_order)
+            may_prepare = Mode(name, ASYNC) in self.chooser.allowed and not self._in_order
+            draft.choose_branches(allowed=may_prepare, must_pay=True)
         found = self.prospects.forecasts()
         self._use_forecast(found)
         return found

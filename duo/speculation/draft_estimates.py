@@ -10,7 +10,7 @@ from duo.speculation.acceptance import Acceptance, AcceptanceState, Lookahead
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_costs import CostState, DraftCosts
 from duo.speculation.estimators import Mean, between
-from duo.speculation.forecast import SURE, Forecast, in_blocks, overlapped, taking_turns
+from duo.speculation.forecast import SURE, Forecast, in_blocks, limit, overlapped, taking_turns
 from duo.speculation.modes import ALL, ASYNC, OFF, SYNC, Schedule, schedules_of
 from duo.speculation.target_costs import BatchTimes, BatchTimesState, TargetCosts
 from duo.speculation.types import Candidate
@@ -224,13 +224,21 @@ class DraftEstimates:
         self._near[n_branches] = found.batches
         return found
 
-    def choose_branches(self, *, allowed: bool) -> None:
-        """Choose the fewest branches that are almost the best; again only after a change of about a tenth."""
+    def choose_branches(self, *, allowed: bool, must_pay: bool = False) -> None:
+        """Choose the fewest branches that are almost the best; again only after a change of about a tenth.
+
+        `must_pay`: none where the target alone is faster than the limit of schedule async. The target waits meanwhile.
+        """
         times, curve = self.costs.concurrent, self.beside.curve(self.n_max + 1)
         allowed = allowed and self.can_prepare
         if not allowed or self.branches is not None or not (times.token_s and curve[0]):
             self.n_branches, self._compared = self.branches or 0 if allowed else 0, []
             return
+        if must_pay and OFF in self.schedules and self.schedule is not ASYNC:
+            most = limit(curve, times.token_s, self.acceptance.mean)
+            if most * self.target.alone.seconds(1) < 1:
+                self.n_branches, self._compared = 0, []
+                return
         acceptance, logs = self.acceptance.mean, [curve[0], curve[-1], *(times.seconds(0.0, n + 1) for n in _NUMBERS)]
         found = [round(10 * value) for value in (acceptance, *self.acceptance.ranks, *map(math.log, logs))]
         if found == self._compared:

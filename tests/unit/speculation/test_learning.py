@@ -14,6 +14,7 @@ from duo.config import MAX_THREADS
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION, Controller
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.forecast import Forecast, overlapped
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule
 from duo.speculation.report import report
@@ -512,6 +513,25 @@ def test_as_many_outcomes_as_pay_are_prepared_or_as_many_as_were_given() -> None
             made.draft.acceptance.add_rank(rank)
         made.begin()
         assert (n_branches(made) > 0) is is_right
+
+
+def test_where_a_concurrent_draft_cannot_pay_outcomes_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target waits meanwhile: five forecasts take several milliseconds."""
+    counts = Counter[int]()
+
+    def counted(target_s: Sequence[float], sequences_s: Sequence[float], *more: Any) -> Forecast:
+        counts[len(sequences_s) - 1] += 1
+        return overlapped(target_s, sequences_s, *more)
+
+    monkeypatch.setattr("duo.speculation.draft_estimates.overlapped", counted)
+    shared = replace(CHEAP, concurrent_target_s=[4 * seconds for seconds in _CARDS])
+    made = on(shared, ALL)
+    assert made.controller.rate > 0
+    assert set(counts) == {0}
+    assert n_branches(on(shared)) > 0, "it was asked for"
+    counts.clear()
+    on(CHEAP, ALL)
+    assert set(counts) == {0, 1, 2, 4, 8}
 
 
 @pytest.mark.parametrize("branches", [None, 8])
