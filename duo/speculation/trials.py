@@ -14,7 +14,8 @@ from duo.speculation.types import Candidate, Origin, Plan, Planned, Probe, Propo
 class Trials:
     """While no draft computes, some decodes carry arbitrary candidates to measure T(n), and drafts are probed.
 
-    A *probe* scores a draft on what the target has written. In schedule sync T(1) is measured.
+    A *probe* scores a draft on what the target has written. In schedule sync T(1) is measured. While other programs take
+    cores from the target, no times are learned, and none are measured on purpose.
     """
 
     def __init__(self, target: TargetCosts, chooser: Chooser) -> None:
@@ -35,7 +36,7 @@ class Trials:
         alone = self._target.alone
         gain = max(1 + DEFAULT.least_gain, rate * alone.seconds(1))
         is_due = 1 - 1 / gain <= DEFAULT.time_share * self._since_alone or alone.is_odd
-        return alone.is_doubted or (is_due and ALONE in self._chooser.allowed)
+        return not self._target.is_disturbed and (alone.is_doubted or (is_due and ALONE in self._chooser.allowed))
 
     def choose_size(self, n_max: int, *, is_worthwhile: bool, is_alone: bool) -> bool:
         """Choose the size to measure. Returns whether it is new, and to be measured before a mode is chosen."""
@@ -53,7 +54,7 @@ class Trials:
         """How many arbitrary candidates to verify now in schedule off, to measure T(n); usually 0."""
         alone, cheap = self._target.alone, DEFAULT.sizes[1]
         one = alone.time(1)
-        if not self._size or not one.is_fresh or one.n < Time.FIRST:
+        if not self._size or not one.is_fresh or one.n < Time.FIRST or self._target.is_disturbed:
             return 0
         for n in (self._size, cheap):
             if n == self._size or not alone.time(n).is_fresh:
@@ -106,9 +107,10 @@ class Trials:
             else:
                 draft.acceptance.add_share(share, n)
         alone = draft.costs.alone
-        if seconds and draft.block:
+        learns = seconds > 0 and not (self._target.is_disturbed and alone.token_s)
+        if learns and draft.block:
             alone.inferred_s = alone.inferred_s or seconds / max(1, n)
-        elif seconds:
+        elif learns:
             draft.costs.add_read(n_tokens, seconds)
             alone.inferred_s = alone.inferred_s or draft.costs.read_s / DEFAULT.read
         draft.n_unscored = draft.n_probe = 0

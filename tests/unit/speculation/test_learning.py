@@ -466,6 +466,34 @@ def test_these_tokens_are_arbitrary_unless_the_text_itself_has_as_many() -> None
         assert (len(plan.candidates), plan.origin) == (3, origin)
 
 
+def test_beside_another_program_nothing_is_measured_on_purpose() -> None:
+    """It would teach nothing, and use up the credit."""
+    made = begun()
+    sizes(made, 2)
+    made.controller.target.is_disturbed = True
+    assert not made.plan().candidates
+    made.controller.target.is_disturbed = False
+    assert len(made.plan().candidates) == 3
+
+
+def test_beside_another_program_one_token_is_not_measured_in_turns_either() -> None:
+    made = knowing(FLAT, 0.001, 0.9, schedules=(SYNC, OFF))
+    made.use(SYNC_MODE)
+    made.controller.target.alone.is_doubted = True
+    assert not made.plan([1.0] * 4).candidates
+    made.controller.target.is_disturbed = True
+    assert made.plan([1.0] * 4).candidates
+
+
+def test_the_time_of_a_probe_beside_another_program_is_not_learned() -> None:
+    made = knowing(FLAT, 0.005)
+    for is_disturbed, read_s in ((True, 0.001), (False, 0.002)):
+        made.controller.target.is_disturbed = is_disturbed
+        made.controller.plan([text()], [Proposal(probe=Probe(scores(0.5, 24), 24, 24 * 0.002, True), draft="draft")])
+        assert made.draft.costs.read_s == pytest.approx(read_s)
+        assert made.draft.acceptance.n_scored >= 24, "which of its tokens are right is known all the same"
+
+
 def test_another_run_measures_two_tokens_to_see_whether_what_is_known_holds() -> None:
     again = begun(known=4)
     again.draft.learn_scores([(1.0, False)] * 24)
