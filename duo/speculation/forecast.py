@@ -167,6 +167,9 @@ def overlapped(
     that was prepared for. The head start is then what was decoded of that branch, which began with the draft's next
     decode: after half of one, or after a whole one if the target waited for the token before it. Over a link, the draft
     learns late of the verification, and what it has decoded arrives late.
+
+    Of a round trip, what the draft could not run ahead by is waited for in each new cycle: if that is slower than the
+    target alone, the forecast is that of the latter.
     """
     acceptance, n_max = min(acceptance, SURE), min(len(target_s) - 1, n_ahead)
     draft_s, n_branches = sequences_s[0], len(sequences_s) - 1
@@ -199,8 +202,13 @@ def overlapped(
         late = link_s * drafted / verify_s
         found = np.clip(drafted - late - began, -link_s / draft_s, min(n_ahead, MAX_DEEP))
         paths.append((hits, *between(found)))
+    seconds, missed_s = waited * draft_s + verify_s, max(0.0, latency_s - n_ahead * draft_s)
+    if missed_s:
+        seconds = seconds + missed_s * (1 - sum(chance for chance, *_ in paths))
     chosen = np.array(near if len(near) == len(ahead) and max(near) <= n_max else len(ahead) * [0])
-    rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, paths, chosen, fresh=_GRID)
+    rate, worth, chosen = _solve(expected, seconds, paths, chosen, fresh=_GRID)
+    if missed_s and rate * target_s[0] <= 1:
+        return Forecast(1 / target_s[0])
     batches, worth_of = chosen.tolist(), tuple(worth.tolist())
     return Forecast(rate, batches[-1], batches[_GRID], worth_of, behind, n_branches, tuple(batches))
 

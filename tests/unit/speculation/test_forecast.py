@@ -122,6 +122,14 @@ def test_latency_lowers_the_rate_to_that_of_the_target_alone_at_worst(case: Case
     assert min(rates) >= 0.999 / case.machine.concurrent_target_s[0]
 
 
+@pytest.mark.parametrize(("latency_s", "rate"), [(0.160, 24.8), (0.640, 20.0), (5.0, 20.0)])
+def test_a_round_trip_longer_than_the_draft_may_run_ahead_costs_all_the_same(latency_s: float, rate: float) -> None:
+    """Rates of the virtual clock, without prepared outcomes; the draft may be 64 ms ahead."""
+    found = overlapped([0.05] * 17, [0.002], 0.8, 32, latency_s)
+    assert found.rate == pytest.approx(rate, rel=0.05)
+    assert overlapped([0.05] * 17, [0.002], 0.8, 32, 0.064).rate > 1.5 * found.rate
+
+
 @pytest.mark.parametrize("n_branches", [0, 4])
 def test_a_forecast_from_a_similar_one_is_the_same(n_branches: int) -> None:
     near, used = tuple[int, ...](), set[int]()
