@@ -19,9 +19,7 @@ HUB = "hub/models--ada--tiny-GGUF/snapshots/1"
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with the caches of duo (cache/) and of Hugging Face (hub/)."""
-    monkeypatch.setattr(
-        "duo.models.draft_files.import_module", lambda _: type("Hub", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
-    )
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     for folder in ("cache", HUB, "mine"):
         (tmp_path / folder).mkdir(parents=True)
     return tmp_path

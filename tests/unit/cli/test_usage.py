@@ -1,6 +1,7 @@
 """What short commands print, as in tests/golden/transcript.txt (`make docs` writes it), and other usage errors."""
 
 import socket
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -66,7 +67,13 @@ def test_a_file_is_tried_and_left_as_it_was(tmp_path: Path, option: str) -> None
 def test_hugging_face_names_without_huggingface_hub(tiny: Path, names: str) -> None:
     with mock.patch.dict("sys.modules", {"huggingface_hub": None}):
         run = duo(*names.format(tiny=tiny).split(), "-p", "x")
-    assert_refused(run, "models from Hugging Face need huggingface_hub: pip install huggingface_hub")
+    assert_refused(run, f"need huggingface_hub: {sys.executable} -m pip install 'huggingface_hub>=0.30'\n")
+
+
+def test_an_environment_without_pip_is_changed_by_uv(tiny: Path) -> None:
+    with mock.patch.dict("sys.modules", {"huggingface_hub": None, "pip": None}):
+        run = duo("-hf", "user/repo", "-p", "x")
+    assert_refused(run, f"need huggingface_hub: uv pip install --python {sys.executable} 'huggingface_hub>=0.30'\n")
 
 
 @pytest.mark.parametrize(
