@@ -10,7 +10,7 @@ from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama.model import Model
 from duo.models.hub import find_model
-from duo.models.memory_file import MemoryFile
+from duo.models.memory_file import MemoryFile, check_place
 from duo.speculation.memory import END
 
 _MOST_BYTES = 2**26  # of a text, of which the last tenth is kept
@@ -23,6 +23,7 @@ def memory(options: MemoryOptions) -> int:
         raise UsageError("give a file and texts: duo memory build FILE TEXTFILE... -m MODEL")
     if options.model is None:
         raise UsageError("which model? duo memory build FILE TEXTFILE... -m MODEL")
+    check_place(Path(names[0]))
     for name in names[1:]:
         if Path(name).is_dir():
             raise UsageError(f"{name or 'a text without a name'}: name files, such as src/*.py")

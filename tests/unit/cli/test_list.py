@@ -130,7 +130,7 @@ def test_a_block_draft_has_a_kind(caches: Path) -> None:
     [
         (("build", "a.memory", "src"), 2, "src: name files, such as src/*.py"),
         (("build", "a.memory", ""), 2, "a text without a name: name files, such as src/*.py"),
-        (("build", "", "text.txt"), 2, "the memory has no name: give a file"),
+        (("build", "", "text.txt"), 2, "memory: give the name of a file"),
         (("build", "text.txt", "other.txt"), 1, "name another file (is the order FILE TEXTFILE?)"),
         (("build", "text.txt"), 2, "duo memory build FILE TEXTFILE... -m MODEL"),
     ],

@@ -63,6 +63,16 @@ def test_a_file_is_tried_and_left_as_it_was(tmp_path: Path, option: str) -> None
     assert option == "--log-file" or (not new.exists() and old.read_text() == "of a run before")
 
 
+@pytest.mark.parametrize("command", ["", "chat", "lead --port 0 --api-key key"])
+def test_a_memory_is_tried_before_models_are_loaded(tmp_path: Path, command: str) -> None:
+    prompt = "" if "lead" in command else "-p x"
+    for place, why in ((tmp_path, "Is a directory"), (tmp_path / "missing" / "a.memory", "No such file or directory")):
+        run = duo(*f"{command} -m missing.gguf {prompt}".split(), "--memory", place)
+        assert_refused(run, f"duo: error: --memory {place}: {why}\n", status=2)
+    run = duo(*f"{command} -m missing.gguf {prompt}".split(), "--memory", "")
+    assert_refused(run, "duo: error: --memory: give the name of a file\n", status=2)
+
+
 @pytest.mark.parametrize("names", ["-hf user/repo", "-m {tiny} -hfd user/repo"])
 def test_hugging_face_names_without_huggingface_hub(tiny: Path, names: str) -> None:
     with mock.patch.dict("sys.modules", {"huggingface_hub": None}):
