@@ -63,6 +63,13 @@ def test_a_file_is_tried_and_left_as_it_was(tmp_path: Path, option: str) -> None
     assert option == "--log-file" or (not new.exists() and old.read_text() == "of a run before")
 
 
+@pytest.mark.parametrize("command", ["", "chat", "check -m demo", "tune", "tune -md draft.gguf"])
+def test_an_empty_prompt_is_refused_before_models_are_loaded(command: str) -> None:
+    model = () if "-m " in command else ("-m", "missing.gguf")
+    run = duo(*command.split(), *model, "-p", "the cat" if command in ("check", "tune") else "", "-p", "")
+    assert_refused(run, "duo: error: the prompt is empty\n", status=2)
+
+
 @pytest.mark.parametrize("command", ["", "chat", "lead --port 0 --api-key key"])
 def test_a_memory_is_tried_before_models_are_loaded(tmp_path: Path, command: str) -> None:
     prompt = "" if "lead" in command else "-p x"
