@@ -1,6 +1,7 @@
 """`duo list`: the models in the caches, and which can draft for which."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from duo.cli.commands.list_models import Listed
 from duo.llama import gguf_header
+from duo.models.demo import DRAFT, TARGET
 from tests.command import Run
 from tests.gguf_files import WORDS, tiny_block, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.gguf_header import GgufHeader
@@ -118,6 +120,19 @@ def test_memories_are_listed(caches: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert {*found} >= {"damaged.memory: a damaged memory", "empty.memory: a damaged memory"}
         assert sum(re.match(r"one\.memory: a memory of \S+, \d+ tokens", line) is not None for line in found) == 1
         assert "own.gguf" in run.text
+
+
+def test_a_memory_of_the_demo_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is complete: there are two files of the right sizes."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "cache" / "demo"
+    folder.mkdir(parents=True)
+    for made in (TARGET, DRAFT):
+        os.truncate(tiny_llama(folder / made.name), made.size)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat", encoding="utf-8")
+    run = duo("memory", "build", "a.memory", "text.txt", "-m", "demo", env={"DUO_CACHE": str(tmp_path / "cache")})
+    assert run.status == 0, run.stderr
+    assert (tmp_path / "a.memory").is_file()
 
 
 def test_a_block_draft_has_a_kind(caches: Path) -> None:
