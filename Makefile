@@ -27,6 +27,13 @@ LM_EVAL := build/clients/lm-eval
 FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 override CMAKE_ARGS := -DCMAKE_PROJECT_INCLUDE='$(CURDIR)/setup/llama.cmake' $(CMAKE_ARGS)
 export CMAKE_ARGS
+# An environment without pip (its making was interrupted, or uv made it), or with an old Python, is made anew.
+IS_RECENT := import sys; sys.exit(sys.version_info < (3, 10))
+MAKE_VENV = $(1)/bin/python -c "import pip._internal.cli.main; $(IS_RECENT)" 2>/dev/null || { \
+    $(PYTHON) -c "import ensurepip, venv; $(IS_RECENT)" 2>/dev/null || { \
+        echo "$(PYTHON) is not Python 3.10 or later with venv (Debian: python3-venv): try another, such as \
+        make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }; \
+    $(PYTHON) -m venv --clear $(1); }
 # pip, with a line that says how far llama.cpp's build is.
 INSTALL = $(BIN)/python setup/install.py
 
@@ -48,7 +55,7 @@ test-slow: $(VENV)/ready-dev $(CLIENTS)/ready $(LM_EVAL)/ready
 $(CLIENTS)/ready: tests/clients/requirements.txt
 $(LM_EVAL)/ready: tests/clients/lm-eval/requirements.txt
 $(CLIENTS)/ready $(LM_EVAL)/ready:
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(call MAKE_VENV,$(@D))
 	@echo "Installing clients of the API in $(@D), which takes a minute or two."
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/python -m pip install --quiet -r $<
@@ -88,7 +95,7 @@ archive: $(ARCHIVE)/ready
 	&& $(ARCHIVE)/venv/bin/python archive/try.py dist/$$name.tar.gz
 
 $(ARCHIVE)/ready: pyproject.toml
-	test -x $(ARCHIVE)/venv/bin/python || $(PYTHON) -m venv $(ARCHIVE)/venv
+	@$(call MAKE_VENV,$(ARCHIVE)/venv)
 	@echo "Installing; the first time llama.cpp is compiled for every kind of CPU, which takes some minutes."
 	CMAKE_ARGS="$(CMAKE_ARGS) $(PORTABLE)" $(ARCHIVE)/venv/bin/python setup/install.py \
 	    --no-cache-dir --no-binary llama-cpp-python '.[archive]'
@@ -126,7 +133,7 @@ docs: $(VENV)/ready-dev
 	$(BIN)/python -m tests.golden
 
 $(VENV)/ready: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(call MAKE_VENV,$(VENV))
 	@echo "Installing; the first time llama.cpp is compiled, which takes some minutes."
 	$(INSTALL) $(FRESH) --editable .
 	$(BIN)/python -c "import sys; from duo.llama.library import supports_rpc, system_info; \

@@ -31,7 +31,7 @@ from duo.models.demo import demo_pair
 from duo.models.draft_files import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model, select_block
-from duo.models.memory_file import MemoryFile
+from duo.models.memory_file import MemoryFile, check_place
 from duo.remote.drafts import RemoteDrafts
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def load_engine(
     progress: Progress = lambda *_: None,
 ) -> Engine:
     """load(), with its settings as a config."""
+    if config.memory not in (None, "off"):
+        check_place(Path(config.memory))
     names = (target, None if config.draft_n_max == 0 else draft)
     return in_background(lambda show: _load(names, config, remote_drafts, show), progress)
 

@@ -19,7 +19,7 @@ import duo
 from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Bandwidth, Host, measure_bandwidth, read_host
 from duo.engine.cores import allowed_cores, split_cores, usable_cores
 from duo.errors import DeviceError, UsageError
-from duo.llama.build import GPU_BACKENDS, child_command, hiding_variables, is_frozen
+from duo.llama.build import GPU_BACKENDS, child_command, hiding_variables, is_frozen, pip_install
 from duo.llama.limits import Limit, cpu_limit, memory_limit
 from duo.models.storage import cache_dir, config_dir
 
@@ -35,7 +35,6 @@ _FLAGS = {
 }  # fmt: skip
 # The fastest, or the simplest to build, by vendor.
 _BACKENDS = {NVIDIA: CUDA, APPLE: METAL, AMD: VULKAN, INTEL: VULKAN}
-PIP = f"{shlex.quote(sys.executable)} -m pip install"
 _VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS")
 _LOAD_S = 60  # timeout for loading llama.cpp
 _GPU_KINDS = ("GPU", "IGPU")
@@ -245,7 +244,7 @@ def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
         return f"{make} clean && {make} {build}demo"
     # pip's cache of wheels ignores CMAKE_ARGS.
     fresh = f"--force-reinstall --no-deps --no-cache-dir --no-binary {LLAMA}"
-    return f'{build}{PIP} {fresh} "{LLAMA}{tested_range() or ""}"'
+    return f'{build}{pip_install()} {fresh} "{LLAMA}{tested_range() or ""}"'
 
 
 def require_rpc() -> None:

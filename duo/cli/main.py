@@ -61,14 +61,14 @@ def show() -> bool:
 
 def _page() -> str:
     """What to type, with a model and a draft of this machine if there are some."""
-    options = ""
+    options = "-m FILE"
     try:
         from duo.cli.commands.list_models import suggest  # noqa: PLC0415 - llama.cpp, which reads the files
 
         options = suggest()
     except Exception:  # noqa: S110 - whatever is wrong, `duo doctor` says it, and this page is shown
         pass
-    return _PAGE.format(options or "-hf USER/REPO:QUANT")
+    return _PAGE.format(options)
 
 
 def show_versions(*, verbose: bool = False) -> None:

@@ -212,7 +212,7 @@ def only_one(words: str, given: Mapping[str, T | None]) -> tuple[str, T | None]:
 
 
 def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | None:
-    """The prompt of -p or -f; None if neither is given. Raises UsageError, or PromptError if it is empty or no text."""
+    """The prompt of -p or -f; None if neither is given. Raises UsageError, or PromptError for a file or no text."""
     flag, given = only_one("both give a prompt", {"-p": text, "-f": file})
     if given is None:
         return None
@@ -221,8 +221,13 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | No
     else:
         name, prompt = read_file(given, escape=escape)
     if not prompt:
-        raise PromptError(f"{name} is empty")
+        raise (UsageError if flag == "-p" else PromptError)(f"{name} is empty")
     return prompt
+
+
+def read_prompts(texts: Sequence[str] | None) -> list[str]:
+    """The prompts of a -p that may be repeated. Raises as read_prompt() does."""
+    return [prompt for text in texts or () if (prompt := read_prompt(text, None, escape=True))]
 
 
 def read_argument(text: str, name: str, *, escape: bool) -> str:

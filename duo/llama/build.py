@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Iterable
@@ -83,6 +84,12 @@ def child_command(module: str, *arguments: str, function: str = "main") -> list[
         f"import sys; sys.path = list(filter(None, sys.path)); from {module} import {function}; sys.exit({function}())"
     )
     return [sys.executable, "-c", code, *arguments]
+
+
+def pip_install() -> str:
+    """The command that installs packages where this process has its own, up to the names of the packages."""
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"  # as uv makes them
 
 
 def end_with_stdin() -> None:

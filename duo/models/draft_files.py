@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama.gguf_header import GgufHeader, check_text_model
-from duo.models.hub import quant_of
-from duo.models.storage import cache_dir
+from duo.models.hub import has_package, quant_of
+from duo.models.storage import cache_dir, hub_dir
 
 _LATER_PART = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf", re.IGNORECASE)  # of a split model
 _MAX_SHARE = 0.5  # bytes of a draft, relative to the target's: a larger one is hardly faster
@@ -45,10 +44,10 @@ def size(path: Path) -> int:
 
 
 def hub_name(path: Path) -> str | None:
-    """What -hf calls a file in Hugging Face's cache, such as user/repo:Q4_K_M; None for any other file."""
+    """What -hf calls a file in Hugging Face's cache, such as user/repo:Q4_K_M; None for another, or without -hf."""
     folder = re.search(r"(?:^|/)models--([^/]*)/", path.as_posix())
     quant = quant_of(path.name)
-    return f"{folder[1].replace('--', '/', 1)}:{quant}" if folder and quant else None
+    return f"{folder[1].replace('--', '/', 1)}:{quant}" if folder and quant and has_package() else None
 
 
 def check_draft(path: Path, target: Path) -> None:
@@ -75,10 +74,10 @@ def _below(folder: Path, most: float) -> list[Path]:
 def model_folders() -> list[Path]:
     """Where duo and Hugging Face keep what they have downloaded, as far as it exists."""
     found = []
-    with suppress(UsageError):  # no home directory
+    with suppress(UsageError):  # no home directory, as below
         found.append(cache_dir())
-    with suppress(ImportError):
-        found.append(Path(import_module("huggingface_hub.constants").HF_HUB_CACHE))
+    with suppress(RuntimeError):
+        found.append(hub_dir())
     return [folder for folder in found if folder.is_dir()]
 
 

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from duo.config import HUB, ModelConfig
 from duo.errors import DownloadError, DuoError, ModelError, UsageError
+from duo.llama.build import pip_install
 from duo.models.storage import open_own
 
 _logger = logging.getLogger(__name__)
@@ -75,7 +77,7 @@ def resolve_hub(spec: str, offline: bool = False, with_block: bool = False) -> P
         hub = import_module("huggingface_hub")
         import_module("huggingface_hub.file_download")  # with constants and errors
     except ImportError as error:
-        raise DownloadError("models from Hugging Face need huggingface_hub: pip install huggingface_hub") from error
+        raise DownloadError(f"models from Hugging Face need huggingface_hub: {install_command()}") from error
     if offline := offline or hub.constants.HF_HUB_OFFLINE:
         reason = f"{spec} is not in {hub.constants.HF_HUB_CACHE}, and duo is offline"
     else:
@@ -91,6 +93,16 @@ def resolve_hub(spec: str, offline: bool = False, with_block: bool = False) -> P
     if not offline:
         _logger.warning("%s; using %s from the cache", reason, spec)
     return found
+
+
+def has_package() -> bool:
+    """Whether huggingface_hub is installed, without which no model has a name on the Hub."""
+    return find_spec("huggingface_hub") is not None
+
+
+def install_command() -> str:
+    """The command that installs huggingface_hub."""
+    return f"{pip_install()} 'huggingface_hub>=0.30'"
 
 
 def _fetch(hub: Any, repo: str, quant: str | None, with_block: bool) -> Path:

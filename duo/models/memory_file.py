@@ -10,7 +10,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import BinaryIO
@@ -27,6 +27,7 @@ log = logging.getLogger("duo.models")
 
 SUFFIX = ".memory"  # by which `duo list` finds them
 _MAGIC = b"duo memory 1\n"
+_PREFIX = ".duo-memory-"
 _MAX_BYTES = 5 * MAX_TOKENS
 
 
@@ -34,9 +35,7 @@ class MemoryFile:
     """The texts in a file. What other processes add to it is known to the next one that opens it."""
 
     def __init__(self, path: Path, model: Vocabulary) -> None:
-        """Make the file unless there is one. Raises UsageError without a name, ModelError if it cannot be used."""
-        if path == Path():
-            raise UsageError("the memory has no name: give a file", "memory")
+        """Make the file unless there is one. Raises ModelError if it cannot be used."""
         self.path, self._n_vocab = path, model.n_vocab
         self.model = " ".join((model.header.text("general.name") or model.path.stem).split())
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
@@ -57,7 +56,7 @@ class MemoryFile:
     def _replace(self, data: bytes) -> None:
         """Write all of it. A process that is killed leaves what was there before."""
         path = self.path.resolve()  # a link stays one
-        with NamedTemporaryFile(dir=path.parent, prefix=".duo-memory-", delete=False) as part:
+        with NamedTemporaryFile(dir=path.parent, prefix=_PREFIX, delete=False) as part:
             try:
                 part.write(data)
                 part.close()
@@ -69,10 +68,7 @@ class MemoryFile:
     def _locked(self) -> Iterator[BinaryIO]:
         """The file, which no other process reads or writes meanwhile."""
         while True:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a named pipe would wait for a reader
-            with os.fdopen(os.open(self.path, flags, 0o600), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise OSError(errno.EINVAL, "not a regular file")
+            with _opened(self.path, os.O_CREAT) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):  # nobody has replaced it meanwhile
                     yield file
@@ -94,6 +90,28 @@ class MemoryFile:
                 os.truncate(file.fileno(), 0)
             return np.empty(0, np.uint32)
         return found
+
+
+def check_place(path: Path) -> None:
+    """Raise UsageError if no memory can be kept at `path`, as far as this can be known without its model."""
+    if path == Path():
+        raise UsageError("memory: give the name of a file", "memory")
+    try:
+        with suppress(FileNotFoundError):
+            _opened(path).close()
+        NamedTemporaryFile(dir=path.resolve().parent, prefix=_PREFIX).close()
+    except OSError as error:
+        raise UsageError(f"memory {path}: {error.strerror}", "memory") from None
+
+
+def _opened(path: Path, flags: int = 0) -> BinaryIO:
+    """A regular file, to read from and write to. Raises OSError."""
+    flags |= os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # a named pipe would wait for a reader
+    file = os.fdopen(os.open(path, flags, 0o600), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file")
+    return file
 
 
 def summary(path: Path) -> tuple[str, int]:

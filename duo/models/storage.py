@@ -29,6 +29,14 @@ def config_dir() -> Path:
     return _user_dir("DUO_CONFIG", ".config", "Library/Application Support", purpose)
 
 
+def hub_dir() -> Path:
+    """The cache of Hugging Face's programs, as their variables say. Raises RuntimeError without a home directory."""
+    env = os.environ.get
+    home = env("HF_HOME") or f"{env('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    folder = env("HF_HUB_CACHE") or env("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    return Path(os.path.expandvars(folder)).expanduser()
+
+
 def _user_dir(own: str, linux: str, mac: str, purpose: str) -> Path:
     if folder := os.environ.get(own):
         if not Path(folder).is_absolute():

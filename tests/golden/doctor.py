@@ -96,12 +96,12 @@ PROBLEMS = (
 
 def doctor() -> str:
     """All of it, as if duo were installed by pip."""
-    pip = "python -m pip install"
-    replaced: Any = {"tested_range": lambda: HEALTHY.tested_range, "PIP": pip}
+    pip: Any = {"pip_install": lambda: "python -m pip install"}
+    replaced: Any = {"tested_range": lambda: HEALTHY.tested_range, **pip}
     with (
         mock.patch.object(sys, "prefix", "/usr"),
         mock.patch.multiple("duo.cli.installation", **replaced),
-        mock.patch("duo.cli.commands.doctor.PIP", pip),
+        mock.patch.multiple("duo.models.hub", **pip),
     ):
         return "\n".join(_lines()) + "\n"
 

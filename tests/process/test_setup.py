@@ -5,6 +5,7 @@ import pty
 import shlex
 import shutil
 import subprocess
+import sys
 import venv
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import ROOT, run
+from tests.command import ROOT, Run, run
 
 SETUP = ROOT / "setup"
 OPTIONS = f"-DCMAKE_PROJECT_INCLUDE={SETUP / 'llama.cmake'}"
@@ -28,6 +29,50 @@ def test_options_of_the_user_come_last(variable: str, words: list[str]) -> None:
     environment |= {"CMAKE_ARGS": variable} if variable else {}
     shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
     assert shlex.split(shown) == [OPTIONS, "-DGGML_RPC=off"]
+
+
+# The environment
+
+OLD = """#!/bin/sh
+exec {} -c 'import sys; sys.version_info = (3, 9); exec(sys.argv[2])' "$@"
+"""
+
+
+@pytest.fixture
+def make_venv(tmp_path: Path) -> Callable[..., Run]:
+    """Does what make does first: an environment in venv/, made by the program python."""
+
+    def make_venv(python: str | Path = sys.executable) -> Run:
+        rule = "only:; @$(call MAKE_VENV,$(VENV))"
+        return run("make", "--silent", "-C", ROOT, "--eval", rule, f"VENV={tmp_path}/venv", f"PYTHON={python}", "only")
+
+    return make_venv
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_an_environment_without_pip_or_with_an_old_python_is_made_anew(
+    tmp_path: Path, make_venv: Callable[..., Run]
+) -> None:
+    folder = tmp_path / "venv"
+    python = folder / "bin" / "python"
+    venv.create(folder)
+    old = tmp_path / "old"
+    old.write_text(OLD.format(sys.executable))
+    old.chmod(0o755)
+    assert run(python, "-m", "pip", "--version").status == 1
+    for missing in ("no-such-python", "false", old):
+        refused = make_venv(missing)
+        assert refused.status == 2
+        assert refused.text.startswith(f"{missing} is not Python 3.10 or later with venv")
+        assert refused.text.count("\n") == 1
+    assert make_venv().status == 0
+    assert run(python, "-m", "pip", "--version").status == 0
+    assert make_venv("false").status == 0  # it is kept
+    python.unlink()
+    shutil.copy(old, python)
+    assert make_venv("false").status == 2
+    assert make_venv().status == 0
+    assert run(python, "-m", "pip", "--version").status == 0
 
 
 # What llama-cpp-python and llama.cpp do with these options, without a file to compile.

@@ -10,7 +10,7 @@ import numpy as np
 from duo.bench.contestants import write
 from duo.cli.commands.options import CheckOptions
 from duo.cli.load import loaded
-from duo.cli.options import RANDOM_SEED, read_argument
+from duo.cli.options import RANDOM_SEED, read_prompts
 from duo.cli.terminal.console import note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import GenerationConfig
@@ -93,10 +93,9 @@ class Comparison:
 def check(options: CheckOptions) -> int:
     """Compare, and print a verdict. Returns 0, or 1 if the draft changes the text. Raises DuoError."""
     send_log(options)
-    config = _config(options)
+    config, texts = _config(options), read_prompts(options.prompts)
     found: list[Comparison] = []
     with loaded(options, options.predict) as engine, progress_bar() as show:
-        texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
         prompts = [engine.tokenize(text) for text in texts or _PROMPTS]
         _reserve(engine, prompts, options.predict)
         with on_interrupt(engine.interrupt) as interrupt:

@@ -12,7 +12,7 @@ from duo.bench.results import run_facts, write_json
 from duo.bench.rounds import built_in, loops, rounds
 from duo.cli.commands.options import TuneOptions
 from duo.cli.load import loaded
-from duo.cli.options import read_argument
+from duo.cli.options import read_prompts
 from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT
@@ -125,8 +125,7 @@ def compare_drafts(options: TuneOptions) -> int:
 
 def prompts_of(options: TuneOptions, engine: Engine) -> list[list[int]]:
     """The tokens of the prompts to measure with, in the target's chat template unless they are raw."""
-    own = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
-    texts = own or [prompt.text for prompt in rounds(built_in(), _N_TEXTS)]
+    texts = read_prompts(options.prompts) or [prompt.text for prompt in rounds(built_in(), _N_TEXTS)]
     if not options.raw:
         with suppress(PromptError):  # there is no template
             texts = [engine.apply_chat_template([{"role": "user", "content": text}]) for text in texts]

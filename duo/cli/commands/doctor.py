@@ -13,7 +13,6 @@ from duo.cli.installation import (
     LLAMA,
     METAL,
     NATIVE,
-    PIP,
     RPC,
     SLOWING,
     VULKAN,
@@ -27,6 +26,7 @@ from duo.cli.installation import (
 from duo.cli.terminal.console import warn
 from duo.diagnose.host import APPLE, NVIDIA
 from duo.llama.build import GPU_BACKENDS
+from duo.models.hub import install_command
 
 _wrap = partial(textwrap.wrap, width=80, break_long_words=False, break_on_hyphens=False)
 _MODEL_GB = 4
@@ -233,4 +233,4 @@ def _others(here: Installation) -> Iterator[Problem]:
             yield Problem(f"{name}_folder", what, f'export DUO_{name.upper()}="$HOME/duo-{name}"')
     if here.optional["huggingface_hub"] is None:
         what = "huggingface_hub is not installed: -hf and -hfd do not work."
-        yield Problem("hub", what, f"{PIP} 'huggingface_hub>=0.30'", advice=True)
+        yield Problem("hub", what, install_command(), advice=True)

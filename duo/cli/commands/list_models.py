@@ -15,11 +15,12 @@ from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model
 from duo.llama.limits import available_bytes
 from duo.models.demo import DRAFT, TARGET
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
+from duo.models.hub import has_package
 from duo.models.memory_file import SUFFIX, summary
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
-_MOMENT_S = 0.2  # in which suggest() reads files
+_MOMENT_S = 1.0  # in which suggest() reads files
 
 
 @dataclass(slots=True)
@@ -69,15 +70,19 @@ def list_models(options: ListOptions) -> int:
 
 
 def suggest() -> str:
-    """The options that name a model, and its draft, of this machine, or of the current directory; empty for none."""
+    """The options that name a model, and its draft, of this machine, or of the current directory."""
     end_s, paths = time.monotonic() + _MOMENT_S, find_models(sorted(Path().glob("*.gguf")))
-    found = _read(takewhile(lambda _: time.monotonic() < end_s, paths), lambda _: None)
+    own = sorted((path for path in paths if path.name not in (TARGET.name, DRAFT.name)), key=size)
+    nothing = "-m demo" if len(own) < len(paths) else "-hf USER/REPO:QUANT" if has_package() else "-m FILE"
+    # In turns the largest and the smallest of the rest.
+    own = [path for pair in zip(reversed(own), own, strict=True) for path in pair][: len(own)]
+    found = _read(takewhile(lambda _: time.monotonic() < end_s, own), lambda _: None)
     drafts = {one.path: [each for each in found if each.can_draft_for(one)] for one in found}
-    own = [one for one in found if not head_kind(one.header) and one.path.name not in (TARGET.name, DRAFT.name)]
-    own = [one for one in own if one.n_bytes < available_bytes()] or own
-    if not own:
-        return "-m demo" * bool(found)
-    best = max(own, key=lambda one: (bool(drafts[one.path]), one.n_bytes))
+    targets = [one for one in found if not head_kind(one.header)]
+    targets = [one for one in targets if one.n_bytes < available_bytes()] or targets
+    if not targets:
+        return nothing
+    best = max(targets, key=lambda one: (bool(drafts[one.path]), one.n_bytes))
     words = list[str]()
     chosen = [best, *drafts[best.path][-1:]]  # the smallest draft is the last one
     for one, file, hub in zip(chosen, ("-m", "-md"), ("-hf", "-hfd"), strict=False):

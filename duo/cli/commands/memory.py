@@ -5,12 +5,13 @@ from pathlib import Path
 
 from duo.cli.commands.options import MemoryOptions
 from duo.cli.options import read_file
-from duo.cli.terminal.console import note
-from duo.config import ModelConfig
+from duo.cli.terminal.console import note, progress_bar
+from duo.config import DEMO, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama.model import Model
+from duo.models.demo import demo_pair
 from duo.models.hub import find_model
-from duo.models.memory_file import MemoryFile
+from duo.models.memory_file import MemoryFile, check_place
 from duo.speculation.memory import END
 
 _MOST_BYTES = 2**26  # of a text, of which the last tenth is kept
@@ -23,11 +24,14 @@ def memory(options: MemoryOptions) -> int:
         raise UsageError("give a file and texts: duo memory build FILE TEXTFILE... -m MODEL")
     if options.model is None:
         raise UsageError("which model? duo memory build FILE TEXTFILE... -m MODEL")
+    check_place(Path(names[0]))
     for name in names[1:]:
         if Path(name).is_dir():
             raise UsageError(f"{name or 'a text without a name'}: name files, such as src/*.py")
     texts = [read_file(name, limit=_MOST_BYTES)[1] for name in names[1:]]
-    with closing(Model(ModelConfig(find_model(options.model), devices=()), vocabulary_only=True)) as model:
+    with progress_bar() as show:
+        path = demo_pair(show)[0] if options.model == DEMO else find_model(options.model)
+    with closing(Model(ModelConfig(path, devices=()), vocabulary_only=True)) as model:
         try:
             file = MemoryFile(Path(names[0]), model)
         except ModelError as error:

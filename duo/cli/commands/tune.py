@@ -12,6 +12,7 @@ from duo.cli.commands.options import TuneOptions
 from duo.cli.commands.plan import render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
+from duo.cli.options import read_prompts
 from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar, send_log
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import AUTO_DRAFT, MAX_BRANCHES
@@ -51,6 +52,7 @@ def tune(options: TuneOptions) -> int:
     send_log(options)
     check_writable(options.json, "--json")
     options.model_names()
+    read_prompts(options.prompts)
     return compare_drafts(options) if names or not options.has_draft else _tune_pair(options)
 
 

@@ -23,9 +23,7 @@ ANNOUNCED = r"duo: measuring takes about \d+ s for the target and as much for ea
 
 @pytest.fixture(autouse=True)
 def no_downloads(instant: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # huggingface_hub reads its variables when it is imported, which may have been long ago.
-    hub = SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub")
-    monkeypatch.setattr("duo.models.draft_files.import_module", lambda _: hub)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
 @pytest.fixture

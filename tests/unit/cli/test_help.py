@@ -2,7 +2,9 @@
 
 import re
 import shlex
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -13,7 +15,7 @@ from duo.cli.arguments import ArgumentReader
 from duo.cli.commands import COMMANDS
 from duo.cli.commands.options import RunOptions
 from duo.config.option import declared
-from duo.models.demo import TARGET
+from duo.models.demo import DRAFT, TARGET
 from tests.command import ROOT, assert_refused
 from tests.gguf_files import tiny_llama
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, whole_command, with_options
@@ -97,7 +99,7 @@ def test_version_devices_notices_and_help_as_a_word() -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home directory without models, which is the current one."""
-    monkeypatch.setattr("duo.models.draft_files.import_module", mock.Mock(side_effect=ImportError))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("duo.cli.commands.list_models._MOMENT_S", 1000.0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -140,10 +142,34 @@ def test_duo_alone_never_fails(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert duo().status == 0
     tiny_llama(home / TARGET.name)
     assert alone(home)[1] == "chat -m demo"
+    tiny_llama(home / "own.gguf")
     monkeypatch.setattr("duo.cli.commands.list_models._MOMENT_S", 0.0)  # too many files to read
-    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
+    assert alone(home)[1] == "chat -m demo"
     monkeypatch.setattr("duo.cli.commands.list_models.find_models", mock.Mock(side_effect=PermissionError))
-    assert alone(home)[1] == "chat -hf USER/REPO:QUANT"
+    assert alone(home)[1] == "chat -m FILE"
+
+
+def test_without_huggingface_hub_no_command_needs_it(home: Path) -> None:
+    with mock.patch.dict("sys.modules", {"huggingface_hub": None}):
+        assert alone(home)[1] == "chat -m FILE"
+        folder = home / "hub" / "models--ada--tiny-GGUF" / "snapshots" / "1"
+        folder.mkdir(parents=True)
+        tiny_llama(folder / "tiny-Q4_K_M.gguf")
+        assert alone(home)[1] == "chat -m ~/hub/models--ada--tiny-GGUF/snapshots/1/tiny-Q4_K_M.gguf"
+    assert alone(home)[1] == "chat -hf ada/tiny-GGUF:Q4_K_M"
+
+
+def test_the_largest_and_the_smallest_models_are_read_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "cache" / "demo").mkdir(parents=True)
+    for name in (TARGET.name, DRAFT.name):
+        tiny_llama(home / "cache" / "demo" / name)
+    (home / "cache" / "own").mkdir()
+    for name, n_layer in (("0.5B", 2), ("1.5B", 6), ("7B", 12), ("32B", 24)):
+        tiny_llama(home / "cache" / "own" / f"{name}.gguf", n_layer=n_layer)
+    now = count()
+    monkeypatch.setattr("duo.cli.commands.list_models.time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr("duo.cli.commands.list_models._MOMENT_S", 2.5)  # two files
+    assert alone(home)[1] == "chat -m ~/cache/own/32B.gguf -md ~/cache/own/0.5B.gguf"
 
 
 @pytest.mark.parametrize("name", ["LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO"])

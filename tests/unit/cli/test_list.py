@@ -1,6 +1,7 @@
 """`duo list`: the models in the caches, and which can draft for which."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from duo.cli.commands.list_models import Listed
 from duo.llama import gguf_header
+from duo.models.demo import DRAFT, TARGET
 from tests.command import Run
 from tests.gguf_files import WORDS, tiny_block, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.gguf_header import GgufHeader
@@ -19,9 +21,7 @@ HUB = "hub/models--ada--tiny-GGUF/snapshots/1"
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with the caches of duo (cache/) and of Hugging Face (hub/)."""
-    monkeypatch.setattr(
-        "duo.models.draft_files.import_module", lambda _: type("Hub", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
-    )
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     for folder in ("cache", HUB, "mine"):
         (tmp_path / folder).mkdir(parents=True)
     return tmp_path
@@ -122,6 +122,19 @@ def test_memories_are_listed(caches: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert "own.gguf" in run.text
 
 
+def test_a_memory_of_the_demo_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is complete: there are two files of the right sizes."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "cache" / "demo"
+    folder.mkdir(parents=True)
+    for made in (TARGET, DRAFT):
+        os.truncate(tiny_llama(folder / made.name), made.size)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat", encoding="utf-8")
+    run = duo("memory", "build", "a.memory", "text.txt", "-m", "demo", env={"DUO_CACHE": str(tmp_path / "cache")})
+    assert run.status == 0, run.stderr
+    assert (tmp_path / "a.memory").is_file()
+
+
 def test_a_block_draft_has_a_kind(caches: Path) -> None:
     tiny_block(caches / "mine" / "block.gguf")
     assert re.search(r"block\.gguf .* DFlash ", listed(caches, caches / "mine").text)
@@ -132,7 +145,7 @@ def test_a_block_draft_has_a_kind(caches: Path) -> None:
     [
         (("build", "a.memory", "src"), 2, "src: name files, such as src/*.py"),
         (("build", "a.memory", ""), 2, "a text without a name: name files, such as src/*.py"),
-        (("build", "", "text.txt"), 2, "the memory has no name: give a file"),
+        (("build", "", "text.txt"), 2, "memory: give the name of a file"),
         (("build", "text.txt", "other.txt"), 1, "name another file (is the order FILE TEXTFILE?)"),
         (("build", "text.txt"), 2, "duo memory build FILE TEXTFILE... -m MODEL"),
     ],

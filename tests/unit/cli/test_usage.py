@@ -1,6 +1,7 @@
 """What short commands print, as in tests/golden/transcript.txt (`make docs` writes it), and other usage errors."""
 
 import socket
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -62,11 +63,34 @@ def test_a_file_is_tried_and_left_as_it_was(tmp_path: Path, option: str) -> None
     assert option == "--log-file" or (not new.exists() and old.read_text() == "of a run before")
 
 
+@pytest.mark.parametrize("command", ["", "chat", "check -m demo", "tune", "tune -md draft.gguf"])
+def test_an_empty_prompt_is_refused_before_models_are_loaded(command: str) -> None:
+    model = () if "-m " in command else ("-m", "missing.gguf")
+    run = duo(*command.split(), *model, "-p", "the cat" if command in ("check", "tune") else "", "-p", "")
+    assert_refused(run, "duo: error: the prompt is empty\n", status=2)
+
+
+@pytest.mark.parametrize("command", ["", "chat", "lead --port 0 --api-key key"])
+def test_a_memory_is_tried_before_models_are_loaded(tmp_path: Path, command: str) -> None:
+    prompt = "" if "lead" in command else "-p x"
+    for place, why in ((tmp_path, "Is a directory"), (tmp_path / "missing" / "a.memory", "No such file or directory")):
+        run = duo(*f"{command} -m missing.gguf {prompt}".split(), "--memory", place)
+        assert_refused(run, f"duo: error: --memory {place}: {why}\n", status=2)
+    run = duo(*f"{command} -m missing.gguf {prompt}".split(), "--memory", "")
+    assert_refused(run, "duo: error: --memory: give the name of a file\n", status=2)
+
+
 @pytest.mark.parametrize("names", ["-hf user/repo", "-m {tiny} -hfd user/repo"])
 def test_hugging_face_names_without_huggingface_hub(tiny: Path, names: str) -> None:
     with mock.patch.dict("sys.modules", {"huggingface_hub": None}):
         run = duo(*names.format(tiny=tiny).split(), "-p", "x")
-    assert_refused(run, "models from Hugging Face need huggingface_hub: pip install huggingface_hub")
+    assert_refused(run, f"need huggingface_hub: {sys.executable} -m pip install 'huggingface_hub>=0.30'\n")
+
+
+def test_an_environment_without_pip_is_changed_by_uv(tiny: Path) -> None:
+    with mock.patch.dict("sys.modules", {"huggingface_hub": None, "pip": None}):
+        run = duo("-hf", "user/repo", "-p", "x")
+    assert_refused(run, f"need huggingface_hub: uv pip install --python {sys.executable} 'huggingface_hub>=0.30'\n")
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,19 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from duo.models import draft_files
-from duo.models.draft_files import FAMILIES, family_of, find_candidates, hub_name
-from tests.command import ROOT
+from duo.models.draft_files import FAMILIES, family_of, find_candidates, hub_name, model_folders
+from tests.command import ROOT, python
 
 
 @pytest.fixture
 def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Path]:
     """Makes a file of so many bytes. The cache of duo is cache/, that of Hugging Face hub/."""
     monkeypatch.setenv("DUO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        draft_files, "import_module", lambda _: type("Constants", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
-    )
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
     def put(name: str, n_bytes: int = 100) -> Path:
         path = tmp_path / name
@@ -46,6 +44,37 @@ def test_what_is_given_comes_first_and_in_folders_the_smallest_but_never_the_tar
         "more/below/small.gguf", "more/large.gguf", "b.gguf", "missing.gguf", "loop.gguf", "cache/demo/demo.gguf",
         "hub/models--a--b/snapshots/1/x.gguf",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({}, "home/.cache/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "{}/xdg", "HF_HOME": "~/hf"}, "home/hf/hub"),
+        ({"HF_HOME": "{}/hf", "HF_HUB_CACHE": "$HF_HOME/mine"}, "hf/mine"),
+    ],
+)
+def test_the_cache_of_hugging_face_is_where_its_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str
+) -> None:
+    """As huggingface_hub finds it, which need not be installed."""
+    for name in ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    found = {name: value.format(tmp_path) for name, value in variables.items()} | {"HOME": str(tmp_path / "home")}
+    found["DUO_CACHE"] = str(tmp_path / "none")
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / folder).mkdir(parents=True)
+    assert model_folders() == [tmp_path / folder]
+    told = python("import huggingface_hub.constants as c; print(c.HF_HUB_CACHE)", env=found)
+    assert told.text.strip() == str(tmp_path / folder)
+
+
+def test_without_huggingface_hub_a_file_in_its_cache_is_named_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "models--ada--Tiny-1B-GGUF" / "snapshots" / "1" / "Tiny-1B-Q4_K_M.gguf"
+    with mock.patch.dict("sys.modules", {"huggingface_hub": None}):
+        assert hub_name(path) is None
 
 
 def test_the_name_of_a_file_from_hugging_face(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from duo.engine.memories import KeptMemory
 from duo.errors import ModelError, UsageError
 from duo.llama.model import Model
 from duo.models import memory_file as module
-from duo.models.memory_file import MemoryFile, summary
+from duo.models.memory_file import MemoryFile, check_place, summary
 from duo.speculation import memory as memory_module
 from duo.speculation.memory import END
 from tests.gguf_files import tiny_llama
@@ -64,9 +64,9 @@ def test_nothing_is_written_through_what_lies_beside_the_file(path: Path, model:
     assert victim.read_text() == "precious"
 
 
-def test_a_memory_has_a_name(model: Model) -> None:
-    with pytest.raises(UsageError, match="has no name"):
-        MemoryFile(Path(), model)
+def test_a_memory_has_a_name() -> None:
+    with pytest.raises(UsageError, match=r"^memory: give the name of a file"):
+        check_place(Path())
 
 
 def test_a_memory_without_texts_is_one(path: Path, model: Model) -> None:
@@ -136,6 +136,15 @@ def test_places_where_no_file_can_be(tmp_path: Path, model: Model) -> None:
     ):
         with pytest.raises(ModelError, match=f"no memory can be kept there: .*({why})"):
             MemoryFile(place, model)
+        with pytest.raises(UsageError, match=f"^memory {place}: .*({why})"):
+            check_place(place)
+
+
+def test_a_place_is_left_as_it_was(path: Path) -> None:
+    before = {file: file.read_bytes() for file in path.parent.glob("*.memory")}
+    for place in (path, path.with_name("new.memory")):
+        check_place(place)
+    assert {file: file.read_bytes() for file in path.parent.glob("*.memory")} == before
 
 
 def test_a_memory_that_can_no_longer_be_written_goes_on_without_file(
