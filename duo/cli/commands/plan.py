@@ -66,6 +66,8 @@ def render(prospects: Prospects) -> list[str]:
         ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
     ]
     lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
+    if prospects.best is Schedule.OFF:
+        return [*lines, "best: the target alone (omit -md)"]
     return [*lines, f"best: --schedule {prospects.best.value}{sufficient(prospects)}"]
 
 

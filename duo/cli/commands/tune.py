@@ -145,7 +145,7 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
         return [
             f"This draft does not pay: one of its {'blocks' if measured.block else 'tokens'} takes {100 * share:.0f} % "
             f"of the target's time, and {100 * measured.acceptance:.0f} % are accepted.",
-            "Options: --schedule off, or omit -md (of an MTP layer: --heads off)",
+            "Options: omit -md (of an MTP layer: --heads off); the lookup needs no draft",
         ]
     words, threads = "concurrently", tuned.threads["concurrent"]
     if best is Schedule.SYNC:

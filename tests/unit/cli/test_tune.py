@@ -167,7 +167,9 @@ def test_a_round_trip_is_hidden_by_outcomes_that_are_prepared() -> None:
 
 @pytest.mark.parametrize(("draft_s", "share", "said"), [(0.2, 0.8, "200 %"), (0.005, 0.0, "5 %")])
 def test_a_slow_draft_and_a_bad_one_are_advised_against(draft_s: float, share: float, said: str) -> None:
-    verdict, options, _ = advice(measured(draft_s=draft_s, share=share))
+    verdict, options, best = advice(measured(draft_s=draft_s, share=share))
     assert f" {said} of the target's time" in verdict
     assert f" {100 * share:.0f} % are accepted" in verdict
-    assert "--schedule off" in options
+    assert "omit -md" in options
+    assert "off" not in options.partition("--heads off")[0], "which would turn the lookup off, too"
+    assert best == "best: the target alone (omit -md)"
