@@ -12,6 +12,7 @@ from duo.cli.commands.plan import render
 from duo.cli.commands.tune import advise, choose, elsewhere
 from duo.diagnose.measure import SIZES, MeasurementError, Meter
 from duo.diagnose.prospects import Measurements
+from duo.speculation.modes import Schedule
 from tests.command import Run, models
 from tests.unit.cli.runner import duo
 
@@ -86,15 +87,22 @@ def test_doubtful_times_are_tentative_and_not_kept(tiny: Path, tmp_path: Path, m
 
 def test_it_predicts_the_draft_on_another_machine(tiny: Path, tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path / "config")}
-    run = duo("tune", *models(tiny, tiny), "--latency-ms", "20", env=env)
+    report = tmp_path / "report.json"
+    run = duo("tune", *models(tiny, tiny), "--latency-ms", "20", "--json", report, env=env)
     assert run.status == 0
     _, here, link, _ = run.text.split("\n\n")
     about, *lines = link.splitlines()
     assert about == "the draft on another machine like this one, round trip 20 ms:"
     assert lines[0] == here.splitlines()[0], "the target alone"
-    assert [line.split()[0] for line in lines] == [line.split()[0] for line in here.splitlines()]
-    there, here_rate = (float(text.splitlines()[1].split()[1]) for text in (link.partition("\n")[2], here))
-    assert there < here_rate, "in turns"
+    rows = [line.split()[0] for line in here.splitlines()]
+    rows.remove("sequential")
+    assert [line.split()[0] for line in lines] == rows, "a remote draft does not take turns"
+    figures = json.loads(report.read_text())
+    assert figures["elsewhere"]["latency_ms"] == 20
+    rates = figures["elsewhere"]["forecast_tokens_per_s"]
+    assert set(rates) == {"off", "async"}
+    assert rates["off"] == pytest.approx(float(lines[0].split()[1]), abs=0.01)
+    assert rates["off"] == figures["forecast_tokens_per_s"]["off"]
 
 
 @pytest.mark.parametrize("words", [[], ["-md", "{tiny}", "--list"], ["-md", "{tiny}", "--reset"], ["{tiny}"]])
@@ -163,6 +171,16 @@ def test_a_round_trip_is_hidden_by_outcomes_that_are_prepared() -> None:
     prepared = elsewhere(found, tuned, 0.05)
     assert prepared.rates["async"] > 1.05 * far.rates["async"]
     assert prepared.rates["off"] == far.rates["off"] == tuned.prospects.rates["off"]
+
+
+def test_both_forecasts_are_about_the_same_candidates() -> None:
+    """Without a round trip, and without contention, the draft of another machine is as good as this one."""
+    found = measured(draft_s=0.03, share=0.7)
+    found.scores = [(confidence, right) for confidence, right in ((5.0, True), (4.5, True), (0.3, False)) * 40]
+    tuned = choose(found)
+    there, here = elsewhere(found, tuned, 0.0).rates, tuned.prospects.rates
+    assert there[Schedule.SYNC] == pytest.approx(here[Schedule.SYNC], rel=1e-3)
+    assert there[Schedule.ASYNC] == pytest.approx(here[Schedule.ASYNC], rel=1e-2)
 
 
 @pytest.mark.parametrize(("draft_s", "share", "said"), [(0.2, 0.8, "200 %"), (0.005, 0.0, "5 %")])
