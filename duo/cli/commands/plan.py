@@ -55,7 +55,11 @@ def render(prospects: Prospects) -> list[str]:
     in_turns = f"draft {sync.n_wait}, then verify{f' {n}' if (n := sync.n_verify) < sync.n_wait else ''}"
     rows = [
         ("plain", off.rate, "the target alone"),
-        *([("sequential", sync.rate, in_turns if sync.n_verify else "no drafting")] if Schedule.SYNC in prospects.rates else []),
+        *(
+            [("sequential", sync.rate, in_turns if sync.n_verify else "no drafting")]
+            if Schedule.SYNC in prospects.rates
+            else []
+        ),
         *([("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}")] if both else []),
         *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
         ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
