@@ -24,7 +24,7 @@ from duo.cli.installation import (
     require_rpc,
     values_of,
 )  # fmt: skip
-from duo.cli.terminal.console import warn
+from duo.cli.terminal.console import progress_bar, warn
 from duo.diagnose.host import APPLE, NVIDIA
 from duo.llama.build import GPU_BACKENDS
 
@@ -51,7 +51,8 @@ class Problem:
 
 def doctor(options: DoctorOptions) -> int:
     """Print what was found. Returns the exit status: 1 for problems, except for mere advice."""
-    here = read_installation()
+    with progress_bar("looking at this machine"):
+        here = read_installation()
     problems = find_problems(here)
     document = {**asdict(here), "problems": [asdict(problem) for problem in problems]}
     print(json.dumps(document, indent=2) if options.json else "\n".join(render(here, problems)))  # noqa: T201

@@ -165,12 +165,12 @@ def test_a_round_trip_is_hidden_by_outcomes_that_are_prepared() -> None:
     tuned = choose(found)
     near, far = (elsewhere(found, tuned, latency_s) for latency_s in (0.0, 0.05))
     assert near.prepared is None, "what several sequences cost was not measured"
-    assert near.rates["async"] > 1.2 * tuned.prospects.rates["async"], "no contention"
-    assert far.rates["async"] < near.rates["async"]
+    assert near.rates[Schedule.ASYNC] > 1.2 * tuned.prospects.rates[Schedule.ASYNC], "no contention"
+    assert far.rates[Schedule.ASYNC] < near.rates[Schedule.ASYNC]
     found.branches = {2: 1.1, 4: 1.2, 8: 1.4}
     prepared = elsewhere(found, tuned, 0.05)
-    assert prepared.rates["async"] > 1.05 * far.rates["async"]
-    assert prepared.rates["off"] == far.rates["off"] == tuned.prospects.rates["off"]
+    assert prepared.rates[Schedule.ASYNC] > 1.05 * far.rates[Schedule.ASYNC]
+    assert prepared.rates[Schedule.OFF] == far.rates[Schedule.OFF] == tuned.prospects.rates[Schedule.OFF]
 
 
 def test_both_forecasts_are_about_the_same_candidates() -> None:
