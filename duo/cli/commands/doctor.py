@@ -137,8 +137,8 @@ def _bandwidth(here: Installation) -> str:
         return "not measured: too little free memory"
     one, together = found.one_thread / 1e9, found.all_threads / 1e9
     rates = f"{one:.1f} GB/s with one thread, {together:.1f} GB/s with {found.n_threads}"
-    most = f"at most {together / _MODEL_GB:.1f} tokens/s for a model of {_MODEL_GB} GB on this CPU"
-    return f"{rates}: {most}; of experts, only those that a token reads count"
+    most = f"at most {together / _MODEL_GB:.1f} tokens/s for a dense model of {_MODEL_GB} GB on this CPU"
+    return f"{rates}: {most} (mixtures of experts: duo list)"
 
 
 def _gigabytes(n_bytes: float | None) -> str:
