@@ -155,8 +155,7 @@ class BackConfig(EngineConfig):
     override_tensor: list[str] | None = option(
         None, "-ot -otd --override-tensor --override-tensor-draft --spec-draft-override-tensor PATTERN=TYPE,... "
         "$LLAMA_ARG_OVERRIDE_TENSOR", "Devices",
-        "Buffer type of tensors whose names match a regular expression: CPU, or that of a device; may be repeated. The "
-        "first match counts, before -ncmoe and -cmoe.")
+        "Buffer type of tensors whose names match a regular expression: as -ot of duo; may be repeated.")
     cpu_moe: bool = option(
         False, "-cmoe -cmoed --cpu-moe --cpu-moe-draft --spec-draft-cpu-moe $LLAMA_ARG_CPU_MOE "
         "$LLAMA_ARG_SPEC_DRAFT_CPU_MOE", "Devices",
