@@ -13,7 +13,8 @@ from duo.cli.commands.tune import advise, choose, elsewhere
 from duo.diagnose.measure import SIZES, MeasurementError, Meter
 from duo.diagnose.prospects import Measurements
 from duo.speculation.modes import Schedule
-from tests.command import Run, models
+from tests.command import Run, assert_refused, models
+from tests.gguf_files import tiny_eagle3, tiny_llama
 from tests.unit.cli.runner import duo
 
 pytestmark = pytest.mark.usefixtures("instant")
@@ -110,6 +111,12 @@ def test_a_round_trip_needs_a_draft(tiny: Path, words: list[str]) -> None:
     run = duo("tune", "-m", tiny, *(word.format(tiny=tiny) for word in words), "--latency-ms", "20")
     assert (run.status, run.stdout) == (2, b"")
     assert "--latency-ms is a prediction for one draft: add -md" in run.stderr
+
+
+def test_a_head_cannot_be_on_another_machine(tmp_path: Path) -> None:
+    pair = models(tiny_llama(tmp_path / "target.gguf", n_layer=3), tiny_eagle3(tmp_path / "head.gguf"))
+    said = "this draft reads what the target computes, so it cannot be elsewhere"
+    assert_refused(duo("tune", *pair, "--latency-ms", "20"), said, status=2)
 
 
 # What `duo tune` concludes from its measurements
