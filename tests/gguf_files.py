@@ -279,9 +279,11 @@ def tiny_glm(path: Path, *, seed: int = 0, depth: float = 1.0, mtp: bool = True,
     return model.finish()
 
 
-def tiny_mixture(path: Path, *, seed: int = 0, depth: float = 1.0, n_layer: int = 3, n_expert: int = 4) -> Path:
-    """A Mixtral: each token reads two of the experts of each layer; vocabulary and `depth` as in `tiny_llama`."""
-    model = _Model(path, "llama", n_layer=n_layer, seed=seed)
+def tiny_mixture(
+    path: Path, *, seed: int = 0, depth: float = 1.0, n_layer: int = 3, n_expert: int = 4, max_tensors: int = 0
+) -> Path:
+    """A Mixtral: each token reads two of the experts of each layer; vocabulary and the rest as in `tiny_llama`."""
+    model = _Model(path, "llama", n_layer=n_layer, seed=seed, max_tensors=max_tensors)
     model.write_attention()
     model.add(expert_count=n_expert, expert_used_count=2)
     model.ends(model.write_vocabulary())

@@ -59,7 +59,7 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     if (kept := engine.slot.memories.kept) is not None:
         n_tokens = int((kept.log != END).sum())
         note(f"{config.memory}: a memory of {n_tokens} tokens" if n_tokens else f"{config.memory}: a new memory")
-    _say_what_is_unusual(engine.slot, config, is_rejection=is_rejection)
+    _say_what_is_unusual(engine.slot, config, is_rejection=is_rejection, is_lead=remote_drafts is not None)
     return engine
 
 
@@ -86,7 +86,7 @@ def load_interruptibly(load: Callable[[Show], Loaded]) -> Loaded:
     return found
 
 
-def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection: bool) -> None:
+def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection: bool, is_lead: bool = False) -> None:
     target, draft = slot.target, slot.draft_model
     if draft is not None and draft is not target and draft.n_bytes >= target.n_bytes:
         sizes = f"{draft.n_bytes / 1e6:.0f} MB, the target {target.n_bytes / 1e6:.0f} MB"
@@ -94,10 +94,14 @@ def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection:
     if slot.in_turns and config.schedule == "async":
         warn("--schedule async has no effect: a head that shares the context or the cache of the target takes turns")
     can_prepare = draft is not None and slot.can_speculate and slot.translation is None and not slot.uses_head
-    is_concurrent = config.schedule in ("auto", "async") and (can_prepare or slot.remote is not None)
-    if config.branches and (is_rejection or not is_concurrent):
-        needed = "the schedule async and a draft that can roll back and has the target's vocabulary"
-        warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")
+    # A draft on RPC servers is a worker that cannot prepare; others may connect to a port, or to a lead.
+    takes_others = is_lead or config.back_port is not None or not config.draft_rpc_servers
+    can_prepare = can_prepare or (slot.remote is not None and takes_others)
+    if config.branches and (is_rejection or config.schedule not in ("auto", "async") or not can_prepare):
+        needed = (
+            "the schedule async, no --verify rejection, and a draft that can roll back, has the target's vocabulary"
+        )
+        warn(f"--branches {config.branches} has no effect: it needs {needed} and is not on RPC servers")
 
 
 def prompt_hint(model: Model, prompt: str) -> str:

@@ -143,7 +143,7 @@ class Prospects:
 
     found: dict[Schedule, Forecast]
     prepared: Forecast | None  # schedule async with prepared outcomes; None: impossible, or of unknown cost
-    rates: dict[Schedule, float]  # in tokens/s, with prepared outcomes where they are faster
+    rates: dict[Schedule, float]  # in tokens/s, with prepared outcomes where they are faster; those that duo can run
     limit: float  # of all schedules
     best: Schedule  # the fastest one
     n_enough: int | None  # candidates with which it is within 1 % of its rate; None: it has none
@@ -174,13 +174,15 @@ def foretell(draft: DraftEstimates, *, constant: bool, prepares: bool) -> Prospe
     draft.choose_branches(allowed=False)
     found = forecasts_of(draft, constant=constant)
     rates = {schedule: each.rate for schedule, each in found.items()}
+    if draft.costs.latency_s:  # a remote draft does not take turns
+        del rates[Schedule.SYNC]
     prepared = None
     if prepares:
         draft.choose_branches(allowed=True)
         prepared = draft.forecasts(constant=constant)[Schedule.ASYNC]
         rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], prepared.rate)
     n, acceptance, costs = draft.n_max + 1, draft.acceptance.mean, draft.costs
-    best = fastest({each: rates[each] for each in (*draft.schedules, Schedule.OFF)})
+    best = fastest({each: rates[each] for each in (*draft.schedules, Schedule.OFF) if each in rates})
     both = (draft.target.alone, costs.alone), (draft.beside, costs.concurrent)
     limits = (forecast.limit(target.curve(n), times.token_s, acceptance) for target, times in both)
     n_enough = None

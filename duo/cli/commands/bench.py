@@ -169,6 +169,7 @@ def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine
     def put(sample: Sample) -> None:
         found.samples.append(sample)
         say(results.progress(sample, found, n_rounds))
+        show("writing texts", len(found.samples), n_rounds * n_contestants)
         if len(found.samples) == n_contestants and n_rounds > 1:
             left_s = (time.monotonic() - start) * (n_rounds - 1)
             note(f"about {left_s:.0f} s more, after one of {n_rounds} rounds")
@@ -177,7 +178,7 @@ def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine
         stopped.set()
         engine.interrupt()
 
-    with on_interrupt(stop) as interrupt:
+    with progress_bar("writing texts", shows_time=True) as show, on_interrupt(stop) as interrupt:
         measure(found.contestants, prompts, job, put, note, stopped, warm_up=prompts[-1])
     if interrupt.signal:
         note(f"interrupted after {len(found.samples)} of {n_rounds * n_contestants} texts")

@@ -23,7 +23,7 @@ from duo.cli.installation import (
     require_rpc,
     values_of,
 )  # fmt: skip
-from duo.cli.terminal.console import warn
+from duo.cli.terminal.console import progress_bar, warn
 from duo.diagnose.host import APPLE, NVIDIA
 from duo.llama.build import GPU_BACKENDS
 from duo.models.hub import install_command
@@ -51,7 +51,8 @@ class Problem:
 
 def doctor(options: DoctorOptions) -> int:
     """Print what was found. Returns the exit status: 1 for problems, except for mere advice."""
-    here = read_installation()
+    with progress_bar("looking at this machine"):
+        here = read_installation()
     problems = find_problems(here)
     document = {**asdict(here), "problems": [asdict(problem) for problem in problems]}
     print(json.dumps(document, indent=2) if options.json else "\n".join(render(here, problems)))  # noqa: T201
@@ -136,8 +137,8 @@ def _bandwidth(here: Installation) -> str:
         return "not measured: too little free memory"
     one, together = found.one_thread / 1e9, found.all_threads / 1e9
     rates = f"{one:.1f} GB/s with one thread, {together:.1f} GB/s with {found.n_threads}"
-    most = f"at most {together / _MODEL_GB:.1f} tokens/s for a model of {_MODEL_GB} GB on this CPU"
-    return f"{rates}: {most}; of experts, only those that a token reads count"
+    most = f"at most {together / _MODEL_GB:.1f} tokens/s for a dense model of {_MODEL_GB} GB on this CPU"
+    return f"{rates}: {most} (mixtures of experts: duo list)"
 
 
 def _gigabytes(n_bytes: float | None) -> str:

@@ -1,6 +1,7 @@
 """`duo list`: the models in the current folder and in the caches, and which can draft for which."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from shlex import quote
 
 from duo.cli.commands.options import ListOptions
 from duo.cli.terminal.console import columns, progress_bar, size_of, warn
+from duo.config import EXPERTS, ModelConfig
 from duo.errors import ModelError
 from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
 from duo.llama.limits import available_bytes
@@ -38,6 +40,11 @@ class Listed:
         """The name of the group: A to Z, A1 …"""
         rounds, place = divmod(self.group, 26)
         return chr(ord("A") + place) + str(rounds or "")
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of a mixture of experts, the size of all of them."""
+        return sum(n for name, n in self.header.tensors.items() if re.search(EXPERTS, name))
 
     @property
     def drafts_itself(self) -> bool:
@@ -99,6 +106,8 @@ def _read(paths: Iterable[Path], tell: Callable[[str], object] = warn) -> list[L
             header, n_bytes = GgufHeader(path), size(path)
             check_text_model(header)
             check_parts(path)
+            if header.number("expert_count"):
+                header.add_files(ModelConfig(path).shards[1:])
         except NoTextModelError:
             continue
         except (ModelError, OSError) as error:
@@ -123,6 +132,7 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
             "name": one.header.text("general.name"),
             "architecture": one.header.architecture,
             "bytes": one.n_bytes,
+            "expert_bytes": one.expert_bytes,
             "quantisation": one.header.quantisation,
             "vocabulary": one.letter,
             "tokens": one.n_tokens,
@@ -144,9 +154,15 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
         name, vocabulary = hub_name(one.path) or _short(one.path), f"{one.letter} ({one.n_tokens})"
         kind = " ".join(filter(None, (one.header.quantisation, head_kind(one.header))))
         rows.append((str(number), name, size_of(one.n_bytes), kind, vocabulary, ", ".join(drafts)))
+    mixtures = [
+        f"{number} is a mixture of experts: {size_of(one.expert_bytes)} of experts, "
+        f"{size_of(one.n_bytes - one.expert_bytes)} of the rest; on a card that lacks room for all: -ngl 99 -cmoe"
+        for number, one in enumerate(models, 1) if one.expert_bytes
+    ]  # fmt: skip
     return [
         *columns((_HEADS, *rows), _LEFT),
         "",
+        *mixtures,
         "drafts: numbers of the models with the same vocabulary and at most half the size. Any other small model can",
         "draft, too: its text is translated. MTP: the model has a layer that drafts. Heads and block drafts (EAGLE-3,",
         "DFlash, DSpark) are shown for the models that they may belong to. `duo tune -m FILE` measures which draft is",

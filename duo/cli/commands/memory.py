@@ -1,6 +1,7 @@
 """`duo memory build`: a memory of the user's own texts, for `--memory`."""
 
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 
 from duo.cli.commands.options import MemoryOptions
@@ -29,14 +30,21 @@ def memory(options: MemoryOptions) -> int:
         if Path(name).is_dir():
             raise UsageError(f"{name or 'a text without a name'}: name files, such as src/*.py")
     texts = [read_file(name, limit=_MOST_BYTES)[1] for name in names[1:]]
-    with progress_bar() as show:
-        path = demo_pair(show)[0] if options.model == DEMO else find_model(options.model)
-    with closing(Model(ModelConfig(path, devices=()), vocabulary_only=True)) as model:
+    if options.model == DEMO:
+        with progress_bar() as show:
+            path = demo_pair(show)[0]
+    else:
+        path = find_model(options.model)  # a download has a bar of its own
+    with progress_bar() as show, closing(Model(ModelConfig(path, devices=()), vocabulary_only=True)) as model:
         try:
             file = MemoryFile(Path(names[0]), model)
         except ModelError as error:
             said = f"{error} (is the order FILE TEXTFILE?)" if "is no memory" in str(error) else str(error)
             raise ModelError(said) from None
-        found = file.add([model.tokenize(text, add_bos=False, parse_special=False) for text in texts])
+        tokens, ends = list[list[int]](), list(accumulate(map(len, texts), initial=0))
+        for name, text, n_read in zip(names[1:], texts, ends, strict=False):
+            show(f"reading {Path(name).name}", n_read, ends[-1] if len(texts) > 1 else None)
+            tokens.append(model.tokenize(text, add_bos=False, parse_special=False))
+        found = file.add(tokens)
     note(f"{file.path}: {(found != END).sum()} tokens of {file.model}; use it with --memory {file.path}")
     return 0

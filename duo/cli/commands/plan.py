@@ -52,20 +52,21 @@ def render(prospects: Prospects) -> list[str]:
     """A table, with the settings that reach each rate."""
     off, sync = prospects.found[Schedule.OFF], prospects.found[Schedule.SYNC]
     both, prepared = prospects.found.get(Schedule.ASYNC), prospects.prepared
+    in_turns = f"draft {sync.n_wait}, then verify{f' {n}' if (n := sync.n_verify) < sync.n_wait else ''}"
     rows = [
         ("plain", off.rate, "the target alone"),
-        (
-            "sequential",
-            sync.rate,
-            f"draft {sync.n_wait}, then verify{f' {n}' if (n := sync.n_verify) < sync.n_wait else ''}"
-            if sync.n_verify
-            else "no drafting",
+        *(
+            [("sequential", sync.rate, in_turns if sync.n_verify else "no drafting")]
+            if Schedule.SYNC in prospects.rates
+            else []
         ),
         *([("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}")] if both else []),
         *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
         ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
     ]
     lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
+    if prospects.best is Schedule.OFF:
+        return [*lines, "best: the target alone (omit -md)"]
     return [*lines, f"best: --schedule {prospects.best.value}{sufficient(prospects)}"]
 
 

@@ -196,7 +196,7 @@ def _write_alone(engine: Engine, request: Request, n_tokens: int) -> tuple[Compl
         engine.call(ModelPair.forget)  # the prompt in one batch, as before: near-ties fall the same way
         return engine.start(Request(request.prompt, config, proposers=Proposers()))
 
-    with _stoppable(again) as (stream, interrupt), suppress(DuoError):
+    with progress_bar("comparing"), _stoppable(again) as (stream, interrupt), suppress(DuoError):
         alone = stream.completion()
     if interrupt.signal or (alone is not None and alone.statistics.tokens_per_s is None):
         alone = None

@@ -73,7 +73,7 @@ def _tune_pair(options: TuneOptions) -> int:
         if slot.draft_model is not None:
             check_measurable(slot.draft_model)
         assert slot.estimates is not None
-        if options.latency_ms is not None and Schedule.ASYNC not in slot.estimates.schedules:
+        if options.latency_ms is not None and slot.uses_head:
             raise UsageError("this draft reads what the target computes, so it cannot be elsewhere: omit --latency-ms")
         profiles = slot.profiles
         if not profiles.drafts:
@@ -88,9 +88,12 @@ def _tune_pair(options: TuneOptions) -> int:
     states = tuned.draft.target.state(), tuned.draft.state()
     result = {"policy": {"target": states[0], "draft": states[1]}, "threads": tuned.threads}
     said = [*describe(measured), "", *render(tuned.prospects), ""]
+    forecasts: dict[str, object] = {"forecast_tokens_per_s": tuned.prospects.rates}
     if options.latency_ms is not None:
+        there = elsewhere(measured, tuned, options.latency_ms / 1000)
+        forecasts["elsewhere"] = {"latency_ms": options.latency_ms, "forecast_tokens_per_s": there.rates}
         said += [f"the draft on another machine like this one, round trip {options.latency_ms:g} ms:"]
-        said += [*render(elsewhere(measured, tuned, options.latency_ms / 1000)), ""]
+        said += [*render(there), ""]
     said += advise(measured, tuned)
     if measured.doubts:
         said[:0] = [f"tentative: {measured.doubts}", ""]
@@ -102,7 +105,7 @@ def _tune_pair(options: TuneOptions) -> int:
     print("\n".join(said))  # noqa: T201 - the output
     if options.json:
         with blame("--json", options.json):
-            write_json(options.json, about, result, {"forecast_tokens_per_s": tuned.prospects.rates})
+            write_json(options.json, about, result, forecasts)
     return 0
 
 
@@ -127,7 +130,8 @@ def elsewhere(measured: Measurements, tuned: Tuned, latency_s: float) -> Prospec
         branch_s=branch_s if measured.branches else (),
     )  # fmt: skip
     pair = informed(machine, measured.acceptance, AUTO_DRAFT)
-    return foretell(pair, constant=True, prepares=bool(measured.branches))
+    pair.acceptance.restore(tuned.draft.acceptance.state())  # what the forecast for this machine knows of candidates
+    return foretell(pair, constant=False, prepares=bool(measured.branches))
 
 
 def concurrent_threads(measured: Measurements) -> tuple[int, int]:
@@ -147,7 +151,7 @@ def advise(measured: Measurements, tuned: Tuned) -> list[str]:
         return [
             f"This draft does not pay: one of its {'blocks' if measured.block else 'tokens'} takes {100 * share:.0f} % "
             f"of the target's time, and {100 * measured.acceptance:.0f} % are accepted.",
-            "Options: --schedule off, or omit -md (of an MTP layer: --heads off)",
+            "Options: omit -md (of an MTP layer: --heads off); the lookup needs no draft",
         ]
     words, threads = "concurrently", tuned.threads["concurrent"]
     if best is Schedule.SYNC:

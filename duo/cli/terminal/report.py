@@ -49,6 +49,7 @@ class RunStatistics:
     n_others: float = 0.0  # cores that other programs used, if that disturbed the run
     is_draft_larger: bool = False  # than the target
     n_block: int = 0  # tokens that the draft makes at once, at most; 0: one
+    uses_head: bool = False  # the draft is a head, of which a layer of the target or a file beside it needs no -md
 
     @classmethod
     def of(cls, slot: ModelPair, stream: Stream) -> "RunStatistics":
@@ -66,6 +67,7 @@ class RunStatistics:
             slot.recorder.n_others,
             draft is not None and draft.n_bytes > slot.target.n_bytes,
             slot.estimates.block if slot.estimates is not None else 0,
+            slot.uses_head,
         )
 
     def document(self) -> dict[str, object]:
@@ -188,7 +190,7 @@ def _remedy(run: RunStatistics, policy: ControllerReport) -> str:
         return forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms).rate * curve[0]
 
     helping = (better for times, acceptance, better in trials if gain(times, acceptance) >= _WORTH)
-    advice = "the target alone (--schedule off)"
+    advice = f"the target alone (omit -md{', or --heads off' if run.uses_head else ''})"  # it still looks up
     if not run.n_block:  # that one was made for this target
         advice = next(helping, advice)
     needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"

@@ -25,7 +25,7 @@ def test_it_describes_this_installation() -> None:
     lines = run.text.splitlines()
     rows = {"versions", "system", "CPU", "cores", "threads", "memory", "bandwidth", "backends", "device", "RPC"}
     assert rows <= {line[:12].strip() for line in lines}
-    assert "for a model of 4 GB" in " ".join(run.text.split())  # wrapped after the measured figures
+    assert "for a dense model of 4 GB" in " ".join(run.text.split())  # wrapped after the measured figures
     assert "\x1b" not in run.text
     assert all(len(line) <= 80 or line.startswith("      ") or "/" in line for line in lines), "or a command or path"
     assert run.status == int("Problems, and" in run.text)

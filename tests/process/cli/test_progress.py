@@ -44,13 +44,31 @@ def test_what_is_loaded_and_read_has_a_bar_that_vanishes(demo_pair: tuple[Path, 
     [
         ("tune -n 8 -p cat", b"the target on "),
         ("check -n 4 -p cat", b"prompt 1 of 1"),
-        ("bench -n 4 -r 1 --peers none --modes plain", b"preparing the models"),
+        ("bench -n 4 -r 1 --peers none --modes plain", b"writing texts"),
         ("chat -n 4 -p Hello", b"preparing the models"),
     ],
 )
 def test_commands_that_take_a_while_have_one(demo_pair: tuple[Path, Path], words: str, bar: bytes) -> None:
     with Terminal(*words.split(), *models(*demo_pair), before=SOON) as terminal:
         terminal.read_until(bar)
+
+
+@pytest.mark.parametrize(
+    ("words", "bar"),
+    [
+        ("memory build {folder}/a.memory {folder}/text -m {tiny}", b"reading text"),
+        ("doctor", b"looking at this machine"),
+        ("demo -n 8", b"comparing"),
+    ],
+)
+def test_commands_without_a_pair_have_one_that_vanishes(tiny: Path, tmp_path: Path, words: str, bar: bytes) -> None:
+    (tmp_path / "text").write_text("the cat sat on the mat " * 50_000)
+    shown = []
+    for before in (SOON, NEVER):
+        with Terminal(*words.format(folder=tmp_path, tiny=tiny).split(), before=before) as terminal:
+            assert terminal.finish() in (0, 1)  # 1: doctor has found problems
+        shown.append(bar in terminal.shown)
+    assert shown == [True, False]
 
 
 def test_bench_draws_bars_in_colour_on_a_terminal(tiny: Path) -> None:

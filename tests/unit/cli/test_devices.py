@@ -3,6 +3,7 @@
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -80,12 +81,21 @@ def test_without_drafting_the_drafts_server_is_not_used(tiny: Path) -> None:
     assert (run.status, run.warnings) == (0, [])
 
 
-@pytest.mark.parametrize(("schedule", "warns"), [("auto", False), ("async", False), ("off", True)])
-def test_a_draft_worker_prepares_outcomes_only_in_a_schedule_in_which_it_drafts(
-    schedule: str, warns: bool, capsys: pytest.CaptureFixture[str]
+_ON_RPC = ("127.0.0.1:1",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"schedule": "auto"}, False), ({"schedule": "async"}, False), ({"schedule": "off"}, True),
+        ({"draft_rpc_servers": _ON_RPC}, True), ({"draft_rpc_servers": _ON_RPC, "back_port": 0}, False),
+    ],
+)  # fmt: skip
+def test_a_draft_worker_prepares_outcomes_where_it_drafts_and_is_not_on_rpc(
+    settings: dict[str, Any], warns: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slot = mock.Mock(draft_model=None, in_turns=False, can_speculate=False, remote=mock.Mock())
-    config = EngineConfig(schedule=schedule, branches=2)
+    config = EngineConfig(branches=2, **settings)
     load._say_what_is_unusual(slot, config, is_rejection=False)
     assert ("--branches 2 has no effect" in capsys.readouterr().err) is warns
 

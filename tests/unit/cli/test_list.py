@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from duo.cli.commands.list_models import Listed
+from duo.cli.terminal.console import size_of
+from duo.config import ModelConfig
 from duo.llama import gguf_header
+from duo.llama.model import model_size
 from duo.models.demo import DRAFT, TARGET
 from tests.command import Run
-from tests.gguf_files import WORDS, tiny_block, tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_files import WORDS, tiny_block, tiny_hybrid, tiny_llama, tiny_mamba, tiny_mixture
 from tests.gguf_header import GgufHeader
 from tests.unit.cli.runner import duo
 
@@ -138,6 +141,24 @@ def test_a_memory_of_the_demo_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_block_draft_has_a_kind(caches: Path) -> None:
     tiny_block(caches / "mine" / "block.gguf")
     assert re.search(r"block\.gguf .* DFlash ", listed(caches, caches / "mine").text)
+
+
+@pytest.mark.parametrize("max_tensors", [0, 20])
+def test_a_mixture_says_how_much_of_it_are_experts(caches: Path, max_tensors: int) -> None:
+    folder = caches / "mine"
+    tiny_llama(folder / "dense.gguf")
+    path = tiny_mixture(folder / "mixture.gguf", max_tensors=max_tensors)
+    n_experts = sum(model_size(ModelConfig(path)).experts)
+    assert n_experts
+    models = json.loads(listed(caches, folder, "--json").text)
+    assert {one["path"]: one["expert_bytes"] for one in models} == {
+        str(path): n_experts, str(folder / "dense.gguf"): 0
+    }  # fmt: skip
+    (line,) = [line for line in listed(caches, folder).text.splitlines() if "mixture of experts" in line]
+    number = next(i for i, one in enumerate(models, 1) if one["expert_bytes"])
+    others = size_of(models[number - 1]["bytes"] - n_experts)
+    said = f"{number} is a mixture of experts: {size_of(n_experts)} of experts, {others} of the rest; "
+    assert line == f"{said}on a card that lacks room for all: -ngl 99 -cmoe"
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer
 
 from duo.cli.app import app
 from duo.cli.commands.lead import addresses
-from duo.cli.commands.options import RunOptions
+from duo.cli.commands.options import BackOptions, RunOptions
 from duo.cli.options import api_keys, read_prompt
 from duo.cli.terminal.console import with_options
 from duo.config import SAMPLERS, EngineConfig, SamplingConfig, StopConfig
@@ -34,6 +35,25 @@ def test_environment_variables_stand_for_options() -> None:
                 value = next(value for value, run in runs if run.status == 0)
                 typed, env = [option.opts[0], value], {name: value}
             assert parse("-e", env=env) == parse(*typed) != parse("-e"), name
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [("-ngl 3", "-ngld 3"), ("-dev none", "-devd none"), ("-t 1", "-td 1"), ("-cmoe", "-cmoed"),
+     ("-ncmoe 2", "-ncmoed 2"), ("-ot a=CPU", "-otd a=CPU"), ("--cpu-moe", "--spec-draft-cpu-moe")],
+)  # fmt: skip
+def test_a_draft_worker_takes_the_options_of_a_model_and_of_a_draft(target: str, draft: str) -> None:
+    found: list[BackOptions] = []
+
+    def record(options: BackOptions) -> int:
+        found.append(options)
+        return 0
+
+    with mock.patch("duo.cli.commands.back.back", record):
+        for words in ("", target, draft):
+            run = duo("back", *words.split())
+            assert (run.status, run.stderr) == (0, "")
+    assert found[1] == found[2] != found[0]
 
 
 def test_a_typed_option_wins_over_the_environment() -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from duo.cli.commands.options import PlanOptions
 from duo.cli.commands.plan import plan
+from duo.diagnose.prospects import foretell, informed
 from duo.errors import UsageError
+from duo.speculation.machine import Machine
+from duo.speculation.modes import Schedule
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused
 from tests.unit.cli.runner import duo
 
@@ -83,12 +86,22 @@ def test_the_round_trip_given_wins_over_the_known_one(of_a_run: bool, tmp_path: 
         known = ("--json", statistics(tmp_path, latency_ms=20.0))
     without, same = predict(*known, "--latency-ms", "0"), predict(*known, "--latency-ms", "20")
     assert predict(*known) == same
-    assert without["sequential"] > same["sequential"]
+    assert without["concurrent"] > same["concurrent"]
+    assert "sequential" in without
+    assert "sequential" not in same, "a remote draft does not take turns"
     assert "; round trip 20 ms; " in duo("plan", *known).stderr
     assert "; round trip 5 ms; " in duo("plan", *known, "--latency-ms", "5").stderr
     assert "round trip" not in duo("plan", *known, "--latency-ms", "0").stderr
     alone = "a block draft cannot be on another machine: remove --block, or add --latency-ms 0"
     assert_refused(duo("plan", *known, "--block", "4"), alone, status=2)
+
+
+def test_a_remote_draft_is_not_advised_to_take_turns() -> None:
+    machine = Machine([0.1] * 17, 0.01, [9.0] * 17, 0.9, latency_s=0.01)
+    slow = foretell(informed(machine, 0.9, 16), constant=True, prepares=False)
+    assert slow.found[Schedule.SYNC].rate > slow.rates[Schedule.OFF], "in turns it would pay"
+    assert slow.best is Schedule.OFF
+    assert Schedule.SYNC not in slow.rates
 
 
 def test_times_in_several_sequences_are_shown() -> None:

@@ -12,7 +12,9 @@ from duo.cli.commands.plan import render
 from duo.cli.commands.tune import advise, choose, elsewhere
 from duo.diagnose.measure import SIZES, MeasurementError, Meter
 from duo.diagnose.prospects import Measurements
-from tests.command import Run, models
+from duo.speculation.modes import Schedule
+from tests.command import Run, assert_refused, models
+from tests.gguf_files import tiny_eagle3, tiny_llama
 from tests.unit.cli.runner import duo
 
 pytestmark = pytest.mark.usefixtures("instant")
@@ -86,15 +88,22 @@ def test_doubtful_times_are_tentative_and_not_kept(tiny: Path, tmp_path: Path, m
 
 def test_it_predicts_the_draft_on_another_machine(tiny: Path, tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path / "config")}
-    run = duo("tune", *models(tiny, tiny), "--latency-ms", "20", env=env)
+    report = tmp_path / "report.json"
+    run = duo("tune", *models(tiny, tiny), "--latency-ms", "20", "--json", report, env=env)
     assert run.status == 0
     _, here, link, _ = run.text.split("\n\n")
     about, *lines = link.splitlines()
     assert about == "the draft on another machine like this one, round trip 20 ms:"
     assert lines[0] == here.splitlines()[0], "the target alone"
-    assert [line.split()[0] for line in lines] == [line.split()[0] for line in here.splitlines()]
-    there, here_rate = (float(text.splitlines()[1].split()[1]) for text in (link.partition("\n")[2], here))
-    assert there < here_rate, "in turns"
+    rows = [line.split()[0] for line in here.splitlines()]
+    rows.remove("sequential")
+    assert [line.split()[0] for line in lines] == rows, "a remote draft does not take turns"
+    figures = json.loads(report.read_text())
+    assert figures["elsewhere"]["latency_ms"] == 20
+    rates = figures["elsewhere"]["forecast_tokens_per_s"]
+    assert set(rates) == {"off", "async"}
+    assert rates["off"] == pytest.approx(float(lines[0].split()[1]), abs=0.01)
+    assert rates["off"] == figures["forecast_tokens_per_s"]["off"]
 
 
 @pytest.mark.parametrize("words", [[], ["-md", "{tiny}", "--list"], ["-md", "{tiny}", "--reset"], ["{tiny}"]])
@@ -102,6 +111,12 @@ def test_a_round_trip_needs_a_draft(tiny: Path, words: list[str]) -> None:
     run = duo("tune", "-m", tiny, *(word.format(tiny=tiny) for word in words), "--latency-ms", "20")
     assert (run.status, run.stdout) == (2, b"")
     assert "--latency-ms is a prediction for one draft: add -md" in run.stderr
+
+
+def test_a_head_cannot_be_on_another_machine(tmp_path: Path) -> None:
+    pair = models(tiny_llama(tmp_path / "target.gguf", n_layer=3), tiny_eagle3(tmp_path / "head.gguf"))
+    said = "this draft reads what the target computes, so it cannot be elsewhere"
+    assert_refused(duo("tune", *pair, "--latency-ms", "20"), said, status=2)
 
 
 # What `duo tune` concludes from its measurements
@@ -157,17 +172,29 @@ def test_a_round_trip_is_hidden_by_outcomes_that_are_prepared() -> None:
     tuned = choose(found)
     near, far = (elsewhere(found, tuned, latency_s) for latency_s in (0.0, 0.05))
     assert near.prepared is None, "what several sequences cost was not measured"
-    assert near.rates["async"] > 1.2 * tuned.prospects.rates["async"], "no contention"
-    assert far.rates["async"] < near.rates["async"]
+    assert near.rates[Schedule.ASYNC] > 1.2 * tuned.prospects.rates[Schedule.ASYNC], "no contention"
+    assert far.rates[Schedule.ASYNC] < near.rates[Schedule.ASYNC]
     found.branches = {2: 1.1, 4: 1.2, 8: 1.4}
     prepared = elsewhere(found, tuned, 0.05)
-    assert prepared.rates["async"] > 1.05 * far.rates["async"]
-    assert prepared.rates["off"] == far.rates["off"] == tuned.prospects.rates["off"]
+    assert prepared.rates[Schedule.ASYNC] > 1.05 * far.rates[Schedule.ASYNC]
+    assert prepared.rates[Schedule.OFF] == far.rates[Schedule.OFF] == tuned.prospects.rates[Schedule.OFF]
+
+
+def test_both_forecasts_are_about_the_same_candidates() -> None:
+    """Without a round trip, and without contention, the draft of another machine is as good as this one."""
+    found = measured(draft_s=0.03, share=0.7)
+    found.scores = [(confidence, right) for confidence, right in ((5.0, True), (4.5, True), (0.3, False)) * 40]
+    tuned = choose(found)
+    there, here = elsewhere(found, tuned, 0.0).rates, tuned.prospects.rates
+    assert there[Schedule.SYNC] == pytest.approx(here[Schedule.SYNC], rel=1e-3)
+    assert there[Schedule.ASYNC] == pytest.approx(here[Schedule.ASYNC], rel=1e-2)
 
 
 @pytest.mark.parametrize(("draft_s", "share", "said"), [(0.2, 0.8, "200 %"), (0.005, 0.0, "5 %")])
 def test_a_slow_draft_and_a_bad_one_are_advised_against(draft_s: float, share: float, said: str) -> None:
-    verdict, options, _ = advice(measured(draft_s=draft_s, share=share))
+    verdict, options, best = advice(measured(draft_s=draft_s, share=share))
     assert f" {said} of the target's time" in verdict
     assert f" {100 * share:.0f} % are accepted" in verdict
-    assert "--schedule off" in options
+    assert "omit -md" in options
+    assert "off" not in options.partition("--heads off")[0], "which would turn the lookup off, too"
+    assert best == "best: the target alone (omit -md)"
