@@ -107,7 +107,7 @@ def contestants(setup: Setup) -> list[Contestant]:
 
 
 def peers(setup: Setup, name: str, options: str) -> list[Contestant]:
-    """llama.cpp in turns. None without --peers: benchmarks/peers.sh builds for the CPU alone."""
+    """llama.cpp in turns. None without --peers: the default folder has programs for the CPU alone."""
     if setup.peers == PEERS.resolve():
         return []
     path, placed = setup.program(SPECULATIVE), ["-b", str(N_CTX), *options.split()]

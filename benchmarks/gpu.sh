@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds duo for the local GPU, creates the models, compares placements of target and draft, and prints a report.
+# Builds llama.cpp and duo for the local GPU, creates the models, compares placements of target and draft, also with
+# llama.cpp's own program, and prints a report.
 #
 #   benchmarks/gpu.sh [--dry-run] [options of python -m benchmarks gpu]
 #   benchmarks/gpu.sh [--dry-run] --offline DIR
@@ -7,7 +8,7 @@
 #   --dry-run   print the commands without running them
 #   --offline DIR   only fill DIR with what a machine without a network needs: see benchmarks/offline.sh
 #   --pairs smollm2-f16 -r 2 -n 32   test run of a few minutes, with the demo pair; also for small GPUs
-#   --minutes M time for the rounds of each pair, without building (default: 8)
+#   --minutes M time for the rounds of each pair, without building (default: 8); there is at least one round
 #   --models TARGET DRAFT   other models: the target larger than the GPU memory, the draft at most a tenth of it
 #
 # BACKEND cuda (default), vulkan (AMD, Intel) or metal (the default on a Mac)
@@ -29,6 +30,8 @@ result=build/gpu/result.json
 dry_run=false
 offline=false
 options=()
+# Those of the scenario, which can be asked itself only after the build.
+known=$(grep '^    add("-' "$repository/benchmarks/__main__.py" | grep -o '"--\{0,1\}[a-z][a-z-]*"' | tr -d '"')
 for argument in "$@"; do
     if [[ $argument == -h || $argument == --help ]]; then
         sed -n '2,/^set /s/^# \{0,1\}//p' "$repository/benchmarks/gpu.sh"
@@ -37,6 +40,9 @@ for argument in "$@"; do
         dry_run=true
     elif [[ $argument == --offline ]]; then
         offline=true
+    elif [[ $argument == --offline=* ]]; then
+        offline=true
+        options+=("${argument#*=}")
     else
         options+=("$argument")
     fi
@@ -56,14 +62,26 @@ fail() {
     $dry_run || exit 1
 }
 
+misused() {
+    echo "gpu.sh: $1" >&2
+    exit 2
+}
+
 if $offline; then
-    if [[ ${#options[@]} != 1 || ${options[0]} == -* ]]; then
-        echo "gpu.sh: name the folder to fill: gpu.sh --offline DIR" >&2
-        exit 2
-    fi
+    [[ ${#options[@]} == 1 && -n ${options[0]} && ${options[0]} != -* ]] ||
+        misused "name the folder to fill: gpu.sh --offline DIR"
     run "$repository/benchmarks/offline.sh" --offline "${options[0]}"
     exit
 fi
+[[ ${#options[@]} == 0 || ${options[0]} == -* ]] || misused "${options[0]}: see --help"
+for option in ${options[@]+"${options[@]}"}; do
+    case $option in
+    --*) option=${option%%=*} ;;
+    -*) option=${option:0:2} ;;
+    *) continue ;;
+    esac
+    grep -qxe "$option" <<<"$known" || misused "no option $option: see --help, and python -m benchmarks --help"
+done
 cd "$repository"
 
 backend=${BACKEND:-$([[ $(uname) == Darwin ]] && echo metal || echo cuda)}
@@ -91,11 +109,10 @@ metal)
     flags="-DGGML_METAL=on"
     ;;
 *)
-    echo "gpu.sh: BACKEND=$backend: use cuda, vulkan or metal" >&2
-    exit 2
+    misused "BACKEND=$backend: use cuda, vulkan or metal"
     ;;
 esac
-flags="-DCMAKE_PROJECT_INCLUDE='$repository/setup/llama.cmake' $flags${CMAKE_ARGS:+ $CMAKE_ARGS}"
+flags+=${CMAKE_ARGS:+ $CMAKE_ARGS}
 
 # The marker has the build flags: an interrupted or different build is repeated.
 if [[ ! -f build/gpu/BUILT || $(<build/gpu/BUILT) != "$flags" ]]; then
@@ -103,10 +120,15 @@ if [[ ! -f build/gpu/BUILT || $(<build/gpu/BUILT) != "$flags" ]]; then
     # --clear: pip would keep a llama-cpp-python that was built with other flags.
     run "${PYTHON:-python3}" -m venv "$environment" --clear
     run "$python" -m pip install --quiet --upgrade pip
-    # pip's wheel cache ignores build flags.
-    run env CMAKE_ARGS="$flags" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(getconf _NPROCESSORS_ONLN)}" \
+    # Of the bindings, Python alone: they load the libraries of the program that is compared. pip's wheel cache ignores
+    # build flags.
+    run env CMAKE_ARGS="-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF" \
         "$python" -m pip install --no-cache-dir --no-binary llama-cpp-python --editable . "gguf>=0.19"
+    run env PYTHON="$python" FLAGS="$flags" TARGETS="llama llama-speculative-simple" \
+        "$repository/benchmarks/peers.sh" build/gpu/peers
+    packages=$("${PYTHON:-python3}" -c 'import sys; print("lib/python%d.%d/site-packages" % sys.version_info[:2])')
+    run ln -sfn "$repository/build/gpu/peers/bin" "$environment/$packages/llama_cpp/lib"
     $dry_run || echo "$flags" >build/gpu/BUILT
 fi
 
-run "$python" -m benchmarks gpu --minutes 8 --json "$result" ${options[@]+"${options[@]}"}
+run "$python" -m benchmarks gpu --minutes 8 --json "$result" --peers build/gpu/peers/bin ${options[@]+"${options[@]}"}

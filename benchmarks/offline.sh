@@ -82,11 +82,17 @@ install() {
 }
 
 build() {
-    local arch flags=(-DGGML_RPC=on -DGGML_CUDA=off -DGGML_VULKAN=off) status=0 # cmake remembers the last ones
+    local flags=(-DGGML_RPC=on -DGGML_CUDA=off -DGGML_VULKAN=off) status=0 # cmake remembers the last ones
+    local arch=${ARCH:-} said
     install
     case ${BACKEND:-cuda} in
     cuda)
-        arch=${ARCH:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')}
+        if [[ -z $arch ]]; then # a failing nvidia-smi says why to stdout
+            said=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) || true
+            said=${said%%$'\n'*} arch=${said//[. ]/}
+            [[ $arch =~ ^[0-9]+$ ]] ||
+                fail "no compute capability: set ARCH (nvidia-smi: ${said:-not there, or it says nothing})"
+        fi
         flags+=(-DGGML_CUDA=on -DGGML_CUDA_FA=off "-DCMAKE_CUDA_ARCHITECTURES=$arch")
         ;;
     vulkan) flags+=(-DGGML_VULKAN=on) ;;

@@ -6,25 +6,28 @@
 # PYTHON  interpreter with llama-cpp-python (default: python3)
 # SDIST   downloaded llama_cpp_python-VERSION.tar.gz of the installed version (default: download it)
 # JOBS    number of parallel compile jobs (default: all cores)
+# FLAGS   further options of CMake, such as -DGGML_CUDA=on
+# TARGETS what to build (default: the programs that are compared)
 #
-# Takes about eight minutes on two cores. Does nothing if DIR has the programs of that version.
+# Takes about eight minutes on two cores. Does nothing if DIR has the programs of that version, with these FLAGS.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 directory=${1:-$repository/build/peers}
 python=${PYTHON:-python3}
-targets=(llama-completion llama-cli llama-speculative-simple llama-server llama-bench)
+read -ra targets <<<"${TARGETS:-llama-completion llama-cli llama-speculative-simple llama-server llama-bench}"
 
 if ! version=$("$python" -c 'from importlib.metadata import version; print(version("llama-cpp-python"))' 2>/dev/null); then
     echo "peers.sh: llama-cpp-python is not installed for $python (set PYTHON)" >&2
     exit 1
 fi
 
+built="$version${FLAGS:+ $FLAGS}"
 is_built() {
-    [[ -f $directory/VERSION && $(<"$directory/VERSION") == "$version" ]] || return 1
+    [[ -f $directory/VERSION && $(<"$directory/VERSION") == "$built" ]] || return 1
     local target
     for target in "${targets[@]}"; do
-        [[ -x $directory/bin/$target ]] || return 1
+        [[ -x $directory/bin/$target || $target == llama ]] || return 1 # that one is the library
     done
 }
 
@@ -59,6 +62,13 @@ if [[ ! -f $directory/source/$version.complete ]]; then
     touch "$directory/source/$version.complete"
 fi
 
+# CMake remembers options.
+if [[ -d $directory/cmake && $(cat "$directory/cmake/FLAGS" 2>/dev/null) != "${FLAGS:-}" ]]; then
+    rm -rf "$directory/cmake"
+fi
+mkdir -p "$directory/cmake"
+echo "${FLAGS:-}" >"$directory/cmake/FLAGS"
+
 generator=()
 if command -v ninja >/dev/null; then
     generator=(-G Ninja)
@@ -68,13 +78,14 @@ if "${CXX:-c++}" -mno-amx-int8 -E -x c++ - </dev/null >/dev/null 2>&1; then
     export CFLAGS="${CFLAGS:-} -mno-amx-int8" CXXFLAGS="${CXXFLAGS:-} -mno-amx-int8"
 fi
 # The options of llama-cpp-python's build: shared libraries, Release, native instructions, OpenMP and RPC on.
+# shellcheck disable=SC2086 # several options
 cmake -S "$source" -B "$directory/cmake" ${generator[@]+"${generator[@]}"} \
     -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DGGML_OPENMP=ON -DGGML_RPC=ON \
     -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
-    -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF
+    -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF ${FLAGS:-}
 jobs=${JOBS:-$("$python" -c 'import os; print(len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)))')}
 cmake --build "$directory/cmake" --target "${targets[@]}" --parallel "$jobs"
 
 ln -sfn cmake/bin "$directory/bin"
-echo "$version" >"$directory/VERSION"
+echo "$built" >"$directory/VERSION"
 echo "peers.sh: built in $directory/bin"

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks import clients, engine, footsteps, gpu, models, sampling, servers, soak, spec_bench, two_devices
+from benchmarks import (
+    clients,
+    engine,
+    footsteps,
+    gpu,
+    models,
+    sampling,
+    servers,
+    soak,
+    spec_bench,
+    two_devices,
+    verdicts,
+)
 from benchmarks.contestants import ALONE, Setup, commands, duo, flash_attention, patched, plain_program
 from benchmarks.ratios import DISTINCT
 from benchmarks.runner import Bar, Comparison, Outcome, Scenario, note
@@ -74,9 +85,7 @@ def _separate_cores(setup: Setup) -> list[Contestant]:
 
 def _link(setup: Setup) -> list[Contestant]:
     """Leads and draft workers on a core each, llama.cpp's program on both cores."""
-    cores = sorted(allowed_cores())
-    pinned = [replace(setup, duo=["taskset", "-c", str(core), *setup.duo]) for core in (cores[0], cores[-1])]
-    first, last = pinned if shutil.which("taskset") else (setup, setup)
+    first, last = servers.pinned(setup)
     found = [*commands(first, {"plain": f"{ALONE} -t 1"}), *commands(setup, {"draft in a thread": ONE_EACH})]
     found.append(servers.client("lead alone", servers.lead(first, *ALONE.split())))
     for delay_ms, more in ((0, ""), (5, ""), (20, ""), (20, "--branches 0")):
@@ -199,6 +208,10 @@ SCENARIOS: dict[str, Scenario] = {
             Bar(f"{LEAD}, 20 ms", "lead alone", 1.0), Bar(f"{LEAD}, 0 ms", IN_TURNS, 1.0),
             Bar(f"{LEAD}, 20 ms", NOTHING, 0.99),  # 1.05 if two sequences cost the draft at most 1.25 of one
         ),
+    ),
+    "verdicts": verdicts.Verdicts(
+        "The time from a target's decode that rejects a candidate to a remote draft's next decode, on a core each",
+        n_rounds=4, n_tokens=96,
     ),
     "rpc": Comparison(
         "Drafts and targets on an RPC server of this machine, with one thread for each model", SMOLLM2, 40,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import selectors
+import shutil
 import socket
 import subprocess
 import threading
@@ -13,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from benchmarks.contestants import N_CTX, Setup
 from benchmarks.process import Child
 from duo.bench.contestants import last_line
 from duo.bench.rounds import Contestant, Job, ParseError, Run
+from duo.engine.cores import allowed_cores
 
 _LOOK_S = 0.02
 _PATIENCE_S = 120.0
@@ -66,6 +68,15 @@ def rpc_server(setup: Setup) -> Server:
 def back(setup: Setup, port: int, command: Sequence[str] = ()) -> Child:
     options = ["back", "-m", str(setup.draft), "--lead", f"ws://127.0.0.1:{port}", "-t", "1"]
     return Child([*(command or setup.duo), *options])
+
+
+def pinned(setup: Setup) -> tuple[Setup, Setup]:
+    """For processes on the first core and on the last one, where there is taskset."""
+    if not shutil.which("taskset"):
+        return setup, setup
+    cores = sorted(allowed_cores())
+    first, last = (replace(setup, duo=["taskset", "-c", str(core), *setup.duo]) for core in (cores[0], cores[-1]))
+    return first, last
 
 
 def wait_until(is_so: Callable[[], bool], process: Child) -> None:

@@ -52,6 +52,23 @@ def test_a_folder_may_have_a_space(folder: Path) -> None:
     assert done.stdout.endswith("result-card-7b-0.5b.json -r 1\n")
 
 
+@pytest.mark.parametrize("prints", ["NVIDIA-SMI has failed: no driver", "", None], ids=["failing", "empty", "missing"])
+def test_a_build_without_a_card(folder: Path, tmp_path: Path, prints: str | None) -> None:
+    """A failing nvidia-smi prints its reason to stdout."""
+    (tools := tmp_path / "bin").mkdir()
+    for name in ("dirname", "basename", "cmp", "head", "tr", "env", "bash", "cmake", "ninja"):
+        (tools / name).symlink_to(shutil.which(name) or "/bin/false")
+    if prints is not None:
+        (tools / "nvidia-smi").write_text(f"#!/bin/sh\necho '{prints}'\nexit 9\n")
+        (tools / "nvidia-smi").chmod(0o755)
+    done = subprocess.run(
+        [folder / "offline.sh", "build"], env={"PATH": str(tools)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("offline.sh: no compute capability: set ARCH")
+    assert (prints or "") in done.stderr
+
+
 def test_another_duo_is_installed(folder: Path) -> None:
     (folder / "duo.tar.xz").write_bytes(b"no archive")
     (folder / "build" / "BUILT").touch()
@@ -84,7 +101,7 @@ def gpu(*words: str, cwd: Path = REPOSITORY, **variables: str) -> subprocess.Com
 
 
 @pytest.mark.parametrize(
-    "words", [["--offline"], ["--dry-run", "--offline"], ["--offline", "-r"], ["--offline", "a", "b"]]
+    "words", [["--offline"], ["--dry-run", "--offline"], ["--offline", "-r"], ["--offline", "a", "b"], ["--offline="]]
 )
 def test_a_folder_that_is_not_named(words: list[str]) -> None:
     done = gpu(*words)
@@ -100,14 +117,43 @@ def test_the_help_is_the_head_of_the_script() -> None:
     assert "pipefail" not in done.stdout
 
 
-def test_only_what_duo_loads_is_compiled() -> None:
-    (build,) = [line for line in gpu("--dry-run", BACKEND="vulkan").stdout.splitlines() if "CMAKE_ARGS=" in line]
-    (found,) = [word for word in shlex.split(build) if word.startswith("CMAKE_ARGS=")]
-    include, *rest = shlex.split(found.removeprefix("CMAKE_ARGS="))
-    assert include == f"-DCMAKE_PROJECT_INCLUDE={REPOSITORY}/setup/llama.cmake"
-    assert rest == ["-DGGML_VULKAN=on"]
+def planned(more: str = "") -> list[list[str]]:
+    """The words of each command."""
+    done = gpu("--dry-run", "-r", "2", BACKEND="vulkan", CMAKE_ARGS=more)
+    return [shlex.split(line) for line in done.stdout.splitlines()]
 
 
-def test_the_folder_is_relative_to_the_caller_s(tmp_path: Path) -> None:
-    done = gpu("--dry-run", "--offline", "stick", cwd=tmp_path)
+def test_one_build_is_for_duo_and_for_llama_cpp_s_program() -> None:
+    """Only what duo loads and what is compared, with the same options."""
+    (build,) = [words for words in planned("-DX=1") if words[-2].endswith("peers.sh")]
+    assert build[-1] == "build/gpu/peers"
+    assert {"FLAGS=-DGGML_VULKAN=on -DX=1", "TARGETS=llama llama-speculative-simple"} <= set(build)
+
+
+def test_llama_cpp_s_program_is_compared() -> None:
+    *_, link, measure = planned()
+    assert link[:3] == ["ln", "-sfn", f"{REPOSITORY}/build/gpu/peers/bin"]
+    assert measure[1:4] == ["-m", "benchmarks", "gpu"]
+    assert measure[measure.index("--peers") + 1] == "build/gpu/peers/bin"
+    assert measure[-2:] == ["-r", "2"]
+
+
+@pytest.mark.parametrize("words", [["--rouds", "2"], ["-x"], ["card-7b-0.5b"], ["--models", "a", "b", "--dry"], ["-"]])
+def test_an_unknown_option_is_refused_before_the_build(words: list[str]) -> None:
+    done = gpu("--dry-run", *words, BACKEND="vulkan")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("gpu.sh: ")
+    assert next(word for word in reversed(words) if not word.isdigit()) in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--rounds=2"], ["-r2"], ["--pairs", "smollm2-f16", "-n", "32"], ["--minutes", "4"]])
+def test_an_option_of_the_scenario_is_passed_on(words: list[str]) -> None:
+    done = gpu("--dry-run", *words, BACKEND="vulkan")
+    assert done.returncode == 0
+    assert shlex.split(done.stdout)[-len(words) :] == words
+
+
+@pytest.mark.parametrize("words", [["--offline", "stick"], ["--offline=stick"]])
+def test_the_folder_is_relative_to_the_caller_s(tmp_path: Path, words: list[str]) -> None:
+    done = gpu("--dry-run", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{REPOSITORY}/benchmarks/offline.sh --offline stick \n")

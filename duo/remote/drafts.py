@@ -120,10 +120,13 @@ class RemoteDraft(AsyncDraft):
             self._drafts.calls.put(self._wake)
 
     def _allow(self) -> None:
+        self._learn_measured()
+        super()._allow()
+
+    def _learn_measured(self) -> None:
         if self.measured:
             measured, self.measured = self.measured, {}
             self.estimates.learn_sequences(measured)
-        super()._allow()
 
     def end(self) -> None:
         if self.current is not None:
@@ -136,6 +139,7 @@ class RemoteDraft(AsyncDraft):
         self._queue.close()
 
     def _learn_drafted(self, drafted: Drafted) -> None:
+        self._learn_measured()  # before the first decode: see DraftCosts.replace()
         if drafted.latency_s is not None:
             self.estimates.costs.add_latency(drafted.latency_s)
         if self.estimates.schedule is Schedule.ASYNC:

@@ -156,6 +156,22 @@ class DraftCosts:
             return n_threads in self.alone.by_threads
         return n_sequences in {*self.alone.by_sequences, *self.concurrent.by_sequences}
 
+    def replace(self, seconds: Mapping[int, float]) -> None:
+        """The device takes `seconds` for a token in each of 1, 2, … sequences, other than the one of an earlier run.
+
+        What was measured in this run remains.
+        """
+        before_s = self.alone.token_s
+        for alone, concurrent in self._by_cores.values():
+            for known in (*alone.all.values(), *concurrent.all.values()):
+                for n in [n for n, time in known.items() if not time.is_fresh]:
+                    del known[n]
+            for n, each_s in seconds.items():
+                if n not in (alone.by_threads if n == 1 else alone.by_sequences):
+                    alone.add(max(each_s, seconds[1]), n_sequences=n)
+        if before_s and not self._read.is_fresh:
+            self._read.value *= seconds[1] / before_s
+
     def scale(self, factor: float) -> None:
         """The machine has become slower by this factor, on the cores that are free now."""
         for times in (*self.alone.all.values(), *self.concurrent.all.values(), {0: self._read}):

@@ -135,12 +135,13 @@ class DraftEstimates:
             self.costs.alone.add(ratio * one_s, n_sequences=n_sequences)
 
     def learn_sequences(self, seconds: Mapping[int, float]) -> None:
-        """A remote draft that can prepare outcomes takes so long for a token in each of 1, 2, … sequences."""
+        """A remote draft that can prepare outcomes takes so long for a token in each of 1, 2, … sequences.
+
+        This replaces what is known from other devices with a draft of this name.
+        """
         if 1 in seconds and len(seconds) > 1:
             self.can_prepare = True
-            self.learn_warmup(1, seconds[1])
-            for n, each_s in seconds.items():
-                self.learn_branches(n, max(1.0, each_s / seconds[1]))
+            self.costs.replace(seconds)
 
     def step(self, n_tokens: int, n_own: int, n_found: int) -> None:
         """The text has `n_tokens` more, `n_found` by the lookup; the draft is judged on `n_own` of them."""

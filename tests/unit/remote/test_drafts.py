@@ -14,7 +14,7 @@ from duo.speculation.modes import Schedule
 from duo.speculation.sequence import TokenSequence
 from duo.speculation.types import Candidate
 from tests.fakes import N_VOCAB
-from tests.unit.engine.helpers import PROMPT, as_far_as
+from tests.unit.engine.helpers import PROMPT, as_far_as, make_text
 
 
 class Standing(SimpleNamespace):
@@ -157,3 +157,64 @@ def test_the_draft_is_told_the_verdict_before_the_lead_learns_from_it(monkeypatc
     assert queue.order(1, 0.0) is not None, "it has to pause"
     draft.commit([Result((7, 3), n_candidates=1, draft=draft.estimates.name)])
     assert done == ["told", "learn_draft", "learn_scores"]
+
+
+def milliseconds(*ms: float) -> dict[int, float]:
+    """What a worker says of 1, 2, 4 and 8 sequences."""
+    return {n: each / 1000 for n, each in zip((1, 2, 4, 8), ms, strict=False)}
+
+
+CARD, CPU, BUSY = milliseconds(62, 66, 70, 75), milliseconds(62, 130, 330, 700), milliseconds(150, 310, 700, 1500)
+
+
+@pytest.mark.parametrize("first", [CARD, CPU, BUSY], ids=["card", "cpu", "busy"])
+@pytest.mark.parametrize("then", [CARD, CPU], ids=["card", "cpu"])
+@pytest.mark.parametrize("n_cores", [0, 1])
+def test_a_worker_knows_its_own_device_better_than_another_one_of_its_name(
+    first: dict[int, float], then: dict[int, float], n_cores: int
+) -> None:
+    """Such as the same worker that was busy when it was measured, before it was started again."""
+
+    def used(said: dict[int, float], *decodes: Drafted) -> DraftEstimates:
+        draft = RemoteDraft(drafts, "1", "a model", lambda: None)
+        assert drafts.join(draft)
+        assert drafts.choose() is draft
+        draft.measured = said
+        draft.begin(make_text())
+        estimates = draft.estimates
+        estimates.costs.use_cores(n_cores)
+        estimates.learn_scores([(1.0, i % 5 > 0) for i in range(200)])
+        for _ in range(20):
+            estimates.acceptance.add_rank(0)
+        estimates.schedule = Schedule.ASYNC
+        for each in decodes:
+            draft._learn_drafted(each)
+        estimates.choose_branches(allowed=True)
+        draft.end()
+        drafts.leave(draft, "left")
+        return estimates
+
+    def decodes(said: dict[int, float]) -> list[Drafted]:
+        return [Drafted(n, each_s, n) for n, each_s in said.items() for _ in range(8)]
+
+    drafts = RemoteDrafts()
+    for n in range(1, 20):
+        drafts.costs.alone.add(n, 0.3 + 0.008 * n)
+    used(first, *decodes(first))
+    found, curve = used(then), [then[n] for n in (1, 2, 4, 8)]
+    for times in (found.costs.alone, found.costs.concurrent):
+        assert [times.seconds(0.0, n) for n in then] == pytest.approx(curve)
+    assert found.acceptance.mean > 0.7, "that is of the model"
+    assert (found.n_branches > 0) is (then is CARD)
+    assert used({}).costs.concurrent.seconds(0.0, 8) == pytest.approx(then[8]), "it has said nothing"
+
+
+def test_what_a_draft_says_of_its_device_does_not_replace_what_was_measured_with_it() -> None:
+    estimates = RemoteDrafts().new_estimates("a model")
+    estimates.learn_sequences(CARD)
+    estimates.schedule = Schedule.ASYNC
+    for n, each_s in CPU.items():
+        for _ in range(8):
+            estimates.learn_draft(n, each_s, n)
+    estimates.learn_sequences(CARD)
+    assert [estimates.costs.concurrent.seconds(0.0, n) for n in CPU] == pytest.approx(list(CPU.values()))
