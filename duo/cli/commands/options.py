@@ -340,8 +340,7 @@ class MemoryOptions:
     words: list[str] | None = option(
         None, "build|FILE|TEXTFILE", "", "The word build, the file of the memory, and texts to add to it, in UTF-8.")
     model: str | None = option(
-        None, "-m --model GGUF", "",
-        "Model whose memory it is: a file, USER/REPO:QUANT or demo. Its vocabulary is read.")
+        None, "-m --model GGUF", "", "Model whose memory it is, by its vocabulary: a file, USER/REPO:QUANT or demo.")
 
 
 @dataclass(frozen=True)
