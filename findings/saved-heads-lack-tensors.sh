@@ -3,8 +3,8 @@
 # Expected: a saved model has all tensors of the one that was loaded, and can be loaded; what cannot be saved is an
 # error, or a word in the log.
 # Instead: an EAGLE-3 head lacks fc.weight and d2t, a DSpark draft fc.weight and its Markov and confidence heads, and
-# both the keys that say what they read (target_layers and others), so that neither can be loaded. A llama can, but lacks
-# its chat template. Nothing is logged while it saves, and the function returns nothing.
+# both the keys that say what they read (target_layers and others), so that neither can be loaded. A llama can, without
+# a chat template. Nothing is logged while it saves, and the function returns nothing.
 # Why: the saver has its own list of tensors and keys, and those of newer kinds of models are not in it.
 # Why it matters: llama.cpp's example of fine-tuning saves like that, so that its chat model has no template. The drafts
 # of duo are small files made from others: by llama_model_quantize, which keeps all of these tensors and keys.
