@@ -33,7 +33,8 @@ L.llama_log_set(quiet, None)
 def context(kind: str, n: int, keys: dict[str, int], layer: dict[str, tuple[int, ...]], **more: object) -> object:
     """That of a model of two layers of random numbers, `n` wide; `more`: settings."""
     layer |= {"attn_q": (N, n), "attn_output": (n, N), "ffn_gate": (N, n), "ffn_up": (N, n), "ffn_down": (n, N)}
-    layer |= {"attn_norm": (n,), "ffn_norm": (n,), "post_attention_norm": (n,), "post_ffw_norm": (n,), "attn_q_norm": (N,)}
+    layer |= dict.fromkeys(("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm"), (n,))
+    layer["attn_q_norm"] = (N,)
     tensors = {f"blk.{i}.{name}": shape for i in (0, 1) for name, shape in layer.items()} | {"rope_freqs": (N // 2,)}
     tensors |= {"token_embd": (N_VOCAB, n), "output_norm": (n,)}
     if n < N:
