@@ -2,8 +2,8 @@
 # llama-cpp-python 0.3.36 (llama.cpp, processor only), a sampler of the context (llama_set_sampler): top_k.
 # Expected: llama_get_sampled_candidates_ith gives the best k tokens in falling order, as llama_sampler_apply does with
 # the same sampler on the processor, or in an order that depends on the logits.
-# Instead: the second best comes first, then the best, then all others in falling order, for each k from 2 on: after "The
-# capital of France is", the first of the candidates is " the", and the second is " Paris".
+# Instead: the second best comes first, then the best, then all others in falling order, for each k from 2 on: after
+# "The capital of France is", the first of the candidates is " the", and the second is " Paris".
 # Why: ggml promises no order, and the processor's code exchanges the first two lest somebody relies on one.
 # Why it matters: who takes the first candidate for the model's choice has a plausible token, and never the right one.
 # The graph of a DFlash2 draft has its candidates in this order, too; duo chooses among them by their scores.
