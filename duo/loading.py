@@ -144,13 +144,14 @@ def _load(
         translation = None
         if is_found and draft_config is not None:  # nobody has asked for it
             draft = _loaded_beside(draft_config, target, show, stack)
+            draft = _mtp(target) if draft is None and target.has_mtp else draft
         elif draft is not None and draft.head_kind:
             check_pair(target, draft)
         elif draft is not None and _differs(target, draft):
             translation = Translation(target, draft)
         elif draft_config is None and target.has_mtp:
             draft = _mtp(target)
-        head = _mtp(target) if target.has_mtp and draft not in (None, target) else None
+        head = _mtp(target) if target.has_mtp and draft not in (None, target) and not is_found else None
         if head is None and beside is not None:
             head = _loaded_beside(beside, target, show, stack)
         drafting = {LAYER if one is target else one.path.stem: one.config for one in (draft, head) if one is not None}
@@ -212,7 +213,8 @@ def _find(
         if draft_path is None:
             draft_path, block_path = block_path, None
     has_head = draft_path is not None and bool(head_kind(GgufHeader(draft_path)))
-    target = config.target_model(path, has_draft=draft_path is not None, has_head=has_head)
+    is_asked = draft_name is not None  # else an MTP layer drafts if the block draft turns out not to fit
+    target = config.target_model(path, has_draft=draft_path is not None, has_head=has_head and is_asked)
     draft = config.draft_model(draft_path) if draft_path is not None else None
     for part in [*target.shards, *(draft.shards if draft is not None else ())]:
         check_gguf(part)
@@ -231,7 +233,7 @@ def _block_beside(path: Path) -> Path | None:
             draft = GgufHeader(path.parent / name)
         except ModelError as error:
             _say_unused(path.parent / name, error)
-            return None
+            continue
         if may_fit(draft, target) and draft.shares_vocabulary(target) and not head_kind(target):
             return path.parent / name
         log.info("%s was not made for %s", name, path.name)
@@ -309,7 +311,9 @@ def _loaded_beside(config: ModelConfig, target: Model, show: Show, stack: ExitSt
             _say_unused(config.path, error)
             return None
         if head is not None:
-            log.info("%s drafts for %s (heads off: it does not)", config.path.name, target.path.name)
+            layer = ", and its MTP layer does not" if target.has_mtp else ""
+            log.info("%s drafts for %s%s (heads off: it does not)", config.path.name, target.path.name, layer)
+            head.was_found = True
             stack.push(own.pop_all())
         return head
 

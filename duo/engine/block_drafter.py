@@ -60,7 +60,8 @@ class BlockDrafter(HeadDrafter):
         start = self._now()
         self._reconcile()
         n_text, scores, context = len(self._tokens), list[tuple[float, bool]](), self.context
-        position = max(n_text - min(n_tokens, DEFAULT.probe_tokens), n_prompt, context.n_past - 2 * DEFAULT.horizon, 1)
+        oldest = max(context.n_past - 2 * DEFAULT.horizon, context.first_known + 1, 1)  # whose hidden rows are there
+        position = max(n_text - min(n_tokens, DEFAULT.probe_tokens), n_prompt, oldest)
         if n_text != self._n_seen or max(self._tokens[position - 1 :]) >= context.n_vocab:
             return Probe([], 0, 0.0, True)
         while position < n_text:

@@ -210,14 +210,14 @@ def time_sequences(context: Decoder, model: Model, numbers: Sequence[int] = N_SE
 def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext | None:
     """The context of a head, for all that the target's holds. Raises as target_context() does.
 
-    If it is a layer of the target, which nobody has asked for, None, with a warning, where that fails.
+    If nobody has asked for it (a layer of the target, a file beside it), None, with a warning, where that fails.
     """
     try:
         return _head_context(model, config, threads, target)
     except (ModelError, MemoryLimitError) as error:
-        if model is not target.model:
+        if model is not target.model and not model.was_found:
             raise
-        log.warning("the MTP layer is not used: %s", error)
+        log.warning("%s is not used: %s", "the MTP layer" if model is target.model else model.path.name, error)
         return None
 
 

@@ -36,6 +36,8 @@ _CELLS = 256  # of which the number of cells is a multiple
 class Model(Vocabulary):
     """A loaded model. Immutable: any number of contexts on any threads may share it."""
 
+    was_found = False  # beside the target: nobody has asked for it
+
     def __init__(self, config: ModelConfig, progress: Progress | None = None, *, vocabulary_only: bool = False) -> None:
         """Load the file, or only its vocabulary. Raises ModelError, DeviceError or UsageError."""
         self.config = config

@@ -29,6 +29,7 @@ _PREFERRED = ("Q4_K_M", "Q8_0")
 # By whole words: "Model-MTP-Q8_0" is a model, and so is "Model-imatrix-Q8_0", which was made with such a matrix.
 _NO_MODEL = re.compile(r"(?:.*[-._])?mmproj([-._].*)?|imatrix([-._].*)?|.*[-._]imatrix", re.IGNORECASE)
 _HEAD = re.compile(r"(mtp|eagle3|dflash|dspark)[-._].*", re.IGNORECASE)  # drafts for a model beside it
+_IS_QUANT = re.compile(r"(?:UD-)?(?:I?Q|TQ|B?F|MXFP|NVFP)\d.*", re.ASCII | re.IGNORECASE)  # 8B is none
 _BLOCK = re.compile(r"(?:dflash|dspark)[-._](.+)\.gguf", re.IGNORECASE)  # of these, block drafts
 
 
@@ -109,7 +110,7 @@ def _fetch(hub: Any, repo: str, quant: str | None, with_block: bool) -> Path:
     info = hub.HfApi().model_info(repo, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT)
     there = [file.rfilename for file in info.siblings or ()]
     names = select_files(there, repo, quant)
-    names += select_block(there, names[0]) if with_block else ()
+    names += select_block(there, names[0])[:1] if with_block else ()
     # By branch, not by commit: only then does the cache record what `main` is, for an offline run.
     paths = [Path(hub.hf_hub_download(repo, name)) for name in names]
     if len({path.parent for path in paths}) > 1:
@@ -176,17 +177,19 @@ def select_files(names: Iterable[str], repo: str, tag: str | None) -> list[str]:
 
 
 def select_block(names: Iterable[str], model: str) -> list[str]:
-    """The block drafts beside `model` among `names`: at most one, first of its name, then of its quantisation."""
+    """The block drafts beside `model` among `names`: first those of its name, then those of its quantisation."""
     folder, _, own = model.lower().rpartition("/")
     found = [(name, match[1]) for name in names if (match := _BLOCK.fullmatch(_base(name)))]
     found = [(name, rest) for name, rest in found if name.lower().rpartition("/")[0] == folder and _base(name) != own]
 
     def rank(one: tuple[str, str]) -> tuple[bool, bool, str]:
         name, rest = one
-        of_other = re.sub(rf"[-.]{quant_of(name) or ''}$", "", rest).lower() not in own
+        quant = quant_of(name)
+        stem = rest.removesuffix(f"-{quant}").removesuffix(f".{quant}") if _IS_QUANT.fullmatch(quant or "") else rest
+        of_other = stem.lower() not in own
         return of_other, quant_of(name) != quant_of(model), name
 
-    return [min(found, key=rank)[0]] if found else []
+    return [name for name, _ in sorted(found, key=rank)]
 
 
 def quant_of(name: str) -> str | None:

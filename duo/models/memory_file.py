@@ -37,7 +37,8 @@ class MemoryFile:
     def __init__(self, path: Path, model: Vocabulary) -> None:
         """Make the file unless there is one. Raises ModelError if it cannot be used."""
         self.path, self._n_vocab = path, model.n_vocab
-        self.model = " ".join((model.header.text("general.name") or model.path.stem).split())
+        name = (model.header.text("general.name") or model.path.stem).encode("utf-8", "replace").decode()
+        self.model = " ".join(name.split())
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
         self.texts = self.add(())
 

@@ -16,6 +16,7 @@ END = 2**21 - 1  # no vocabulary is as large
 _BITS, _LONGEST = 21, 3  # of a token in an n-gram; tokens of an n-gram, the last one in its highest bits
 _START = 2 ** (_BITS * _LONGEST) - 1  # the n-gram at the beginning of a text: all of it is END
 _VOTES = 16  # occurrences of an n-gram that are looked at, evenly distributed over all
+_MOST_KNOWN = 2**14  # n-grams of which is kept what was found: 4 MB
 _SILENT = 0.02  # share of right predictions below which only every eighth step asks
 
 
@@ -104,6 +105,8 @@ class Memory:
         """What most often followed the longest end of `ngram` that occurs."""
         if ngram in self._known:
             return self._known[ngram]
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
         ngrams, found = self._ngrams, None
         at = bisect_left(ngrams, ngram)
         differing = ngrams[at] ^ ngram if at < len(ngrams) else _START  # of its neighbours, one has most in common
@@ -112,7 +115,7 @@ class Memory:
         others = _BITS * -(-differing.bit_length() // _BITS)  # bits of the tokens that differ
         if others < _BITS * _LONGEST:
             end = ngram >> others << others
-            if (known := ~(end | others)) not in self._known:
+            if (known := ~(end << 2 | others // _BITS)) not in self._known:
                 self._known[known] = self._count(end, others, at)
             found = self._known[known]
         self._known[ngram] = found
@@ -138,7 +141,7 @@ def after(ngram: int, token: int) -> int:
 
 
 def latest(log: Log) -> Log:
-    """The latest texts of too many, less than may be kept, so that this happens seldom."""
-    starts = np.flatnonzero(log == END)
-    fitting = starts[starts >= len(log) - MAX_TOKENS * 7 // 8]
-    return log[fitting[0] if len(fitting) else len(log) - MAX_TOKENS :]
+    """The latest of too many tokens, fewer than may be kept, so that this happens seldom; if possible whole texts."""
+    first = len(log) - MAX_TOKENS * 7 // 8
+    starts = np.flatnonzero(log[first : first + MAX_TOKENS // 8] == END)
+    return log[first + (starts[0] if len(starts) else 0) :]

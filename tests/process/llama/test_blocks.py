@@ -14,7 +14,11 @@ import pytest
 from duo import load
 from duo.config import ContextConfig, ModelConfig
 from duo.diagnose.measure import Meter
-from duo.errors import ModelError
+from duo.engine.async_draft import CandidateQueue
+from duo.engine.block_drafter import BlockDrafter
+from duo.engine.decoder import decode_all
+from duo.engine.recorder import Recorder
+from duo.errors import MemoryLimitError, ModelError
 from duo.llama.block import BlockContext
 from duo.llama.block_shape import Block
 from duo.llama.context import Context
@@ -23,7 +27,9 @@ from duo.llama.heads import check_pair
 from duo.llama.model import Model
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
-from tests.gguf_files import tiny_block, tiny_llama
+from duo.speculation.sampling import Greedy
+from duo.speculation.sequence import TokenSequence
+from tests.gguf_files import tiny_block, tiny_llama, tiny_qwen35
 from tests.process.llama.test_heads import write, write_texts
 
 DEPTH = 0.02
@@ -307,6 +313,41 @@ def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, cap
     assert said.count("dspark-tiny.gguf") == 1, said
 
 
+def test_a_block_draft_beside_a_model_that_was_made_for_it_is_found_among_others(files: Files, tmp_path: Path) -> None:
+    path = Path(shutil.copy(files["target"], tmp_path / "tiny-8B-Q8_0.gguf"))
+    (tmp_path / "dflash-tiny-8B.gguf").write_bytes(files["DFlash"].read_bytes()[:100])
+    shutil.copy(files["DSpark"], tmp_path / "dspark-other.gguf")
+    with load(path, **ALONE) as engine:
+        assert engine.slot.draft_name == "dspark-other.gguf"
+
+
+def test_nobody_misses_a_block_draft_whose_context_does_not_fit(
+    files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryLimitError("too little memory")
+
+    path = Path(shutil.copy(files["target"], tmp_path / "tiny-Q8_0.gguf"))
+    beside = Path(shutil.copy(files["DFlash"], tmp_path / "dflash-tiny.gguf"))
+    monkeypatch.setattr(BlockContext, "__init__", refuse)
+    with load(path, **ALONE) as engine:
+        assert write(engine, 4)
+    assert "dflash-tiny.gguf is not used: too little memory" in caplog.text
+    with load(path, beside, **ALONE) as engine, pytest.raises(MemoryLimitError):
+        write(engine, 4)
+
+
+def test_beside_an_unusable_block_draft_an_mtp_layer_drafts(tmp_path: Path) -> None:
+    path = tiny_qwen35(tmp_path / "tiny-Q8_0.gguf", mtp=True)
+    unknown: dict[str, Any] = {"flow_steps": 2}
+    for how, drafts in ((unknown, path.name), ({}, "dflash-tiny.gguf")):
+        tiny_block(tmp_path / "dflash-tiny.gguf", **how)
+        with load(path, **ALONE) as engine:
+            assert engine.slot.draft_model is not None
+            assert engine.slot.draft_model.path.name == drafts
+            assert engine.slot.head is None
+
+
 @SAMPLED
 @pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
 def test_a_draft_model_a_block_draft_and_the_lookup_in_one_text(
@@ -364,3 +405,24 @@ def test_tune_scores_places_of_blocks(pair: tuple[Context, BlockContext]) -> Non
     assert 0 in places
     assert places > {0} or not any(right for _, right in scores)
     assert any(right for _, right in scores)
+
+
+def test_a_probe_reads_no_rows_from_before_a_text_was_restored(
+    pair: tuple[Context, BlockContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be those of another text."""
+    target, block = pair
+    text, places, rollback = some(40, 1), list[int](), block.rollback
+    decode_all(target, text)
+    block.follow(block.n_ctx)
+    block.rows.first = 30
+    metrics, sequence = Recorder(), TokenSequence(text, target.n_vocab)
+    drafter = BlockDrafter(block, CandidateQueue(sequence, metrics), Greedy(), target.n_vocab, metrics)
+
+    def noted(n: int) -> None:
+        places.append(n)
+        rollback(n)
+
+    monkeypatch.setattr(block, "rollback", noted)
+    assert drafter.probe(24, 1).scores
+    assert min(filter(None, places)) >= 30, "0: nothing is there yet"

@@ -187,15 +187,17 @@ def test_a_name_of_several_models_is_refused_with_and_without_the_hub(*, offline
 
 
 @pytest.mark.parametrize(
-    ("model", "others", "chosen"),
+    ("model", "others", "found"),
     [
-        ("a-Q4_K_M.gguf", ["b.gguf", "mtp-a.gguf", "a-Q8_0.gguf"], None),
-        ("a-Q4_K_M.gguf", ["dflash-a.gguf"], "dflash-a.gguf"),
-        ("a-Q4_K_M.gguf", ["dflash-b.gguf", "DSpark-A-Q8_0.gguf"], "DSpark-A-Q8_0.gguf"),
-        ("a-Q4_K_M.gguf", ["dspark-a-Q8_0.gguf", "dspark-a-Q4_K_M.gguf"], "dspark-a-Q4_K_M.gguf"),
-        ("x/a-Q8_0.gguf", ["dspark-a-Q8_0.gguf", "x/dflash-a-F16.gguf"], "x/dflash-a-F16.gguf"),
-        ("dflash-a.gguf", [], None),
+        ("a-Q4_K_M.gguf", ["b.gguf", "mtp-a.gguf", "a-Q8_0.gguf"], []),
+        ("a-Q4_K_M.gguf", ["dflash-a.gguf"], ["dflash-a.gguf"]),
+        ("a-Q4_K_M.gguf", ["dflash-b.gguf", "DSpark-A-Q8_0.gguf"], ["DSpark-A-Q8_0.gguf", "dflash-b.gguf"]),
+        ("a-Q4_K_M.gguf", ["dspark-a-Q8_0.gguf", "dspark-a-Q4_K_M.gguf"],
+         ["dspark-a-Q4_K_M.gguf", "dspark-a-Q8_0.gguf"]),
+        ("x/a-Q8_0.gguf", ["dspark-a-Q8_0.gguf", "x/dflash-a-F16.gguf"], ["x/dflash-a-F16.gguf"]),
+        ("a-8B-Q8_0.gguf", ["dflash-a-4B.gguf", "dflash-a-8B.gguf"], ["dflash-a-8B.gguf", "dflash-a-4B.gguf"]),
+        ("dflash-a.gguf", [], []),
     ],
-)
-def test_the_block_draft_beside_a_model(model: str, others: list[str], chosen: str | None) -> None:
-    assert select_block([model, *others], model) == [chosen] * (chosen is not None)
+)  # fmt: skip
+def test_the_block_drafts_beside_a_model(model: str, others: list[str], found: list[str]) -> None:
+    assert select_block([model, *others], model) == found

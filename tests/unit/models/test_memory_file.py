@@ -48,6 +48,14 @@ def test_what_is_written_is_read(path: Path, model: Model) -> None:
     assert path.stat().st_mode & 0o077 == 0, "texts are the user's own"
 
 
+def test_a_model_whose_file_is_named_in_no_encoding_has_a_memory(path: Path, model: Model) -> None:
+    model.path = model.path.with_name(os.fsdecode(b"\xffa.gguf"))
+    model.header.values.pop("general.name", None)
+    own = path.with_name("own.memory")
+    assert MemoryFile(own, model).model == "?a"
+    assert MemoryFile(own, model).add([(4,)]).tolist() == [END, 4]
+
+
 def test_a_link_to_a_file_stays_one(path: Path, model: Model) -> None:
     link = path.with_name("link.memory")
     link.symlink_to(path)

@@ -134,4 +134,32 @@ def test_the_oldest_texts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
     assert proposed(memory, (), (49, A, B)) == (69,)
     assert 30 not in memory.log
     memory.learn(range(200))
-    assert memory.log.tolist() == [*range(120, 200)], "of one text that is too long, the end"
+    assert memory.log.tolist() == [*range(130, 200)], "of one text that is too long, the end"
+
+
+def test_what_a_shorter_ngram_predicts_does_not_depend_on_what_was_asked_before() -> None:
+    memory = made((21, 5, 6, 7), (9, 5, 6, 8), (10, 5, 6, 8), (11, 5, 6, 8))
+    for text, token in (((21, 5, 6), 7), ((99, 5, 6), 8)):
+        memory.begin(text)
+        found = memory._find(memory.ngram)
+        assert found is not None
+        assert found[0] == token
+
+
+def test_what_was_found_is_kept_for_some_ngrams_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_KNOWN", 20)
+    memory = made(range(200))
+    for i in range(190):
+        memory.begin((i, i + 1))
+        assert PromptLookup().propose(4, memory).candidates
+        assert len(memory._known) < 20 + 2 * 4
+
+
+def test_a_text_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TOKENS", 64)
+    memory = made(range(200), (1, 2, 3))
+    assert memory.log.tolist()[-4:] == [END, 1, 2, 3]
+    assert memory.log.tolist()[-8:-4] == [196, 197, 198, 199]
+    assert len(memory.log) == 56 + 4
+    memory.learn(range(300, 310))
+    assert len(memory.log) == 56
