@@ -231,7 +231,7 @@ class Controller:
             draft.step(n_tokens, n_own, n_found)
         if cost.source is Origin.DRAFT:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
-        drafted_s = gained_s(mode, self._forecast, n_tokens, cost, alone_s)
+        drafted_s = gained_s(mode, self._forecast, n_tokens, cost, self.target.alone)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted_s)
         if costs.was_wrong:
             self._begin_again()

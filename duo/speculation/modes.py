@@ -9,6 +9,7 @@ from typing import NamedTuple
 from duo.config import DraftConfig
 from duo.speculation.constants import DEFAULT
 from duo.speculation.forecast import Forecast
+from duo.speculation.target_costs import BatchTimes
 from duo.speculation.types import Origin, Plan, StepCost
 
 
@@ -256,14 +257,15 @@ class Chooser:
         self.changes.append(Change(self.n_tokens, mode.schedule, reason))
 
 
-def gained_s(mode: Mode, forecast: Forecast, n_tokens: int, cost: StepCost, alone_s: float) -> float | None:
+def gained_s(mode: Mode, forecast: Forecast, n_tokens: int, cost: StepCost, alone: BatchTimes) -> float | None:
     """What the draft has gained in a step, compared with the target alone; None: it had no part in it."""
     if mode.schedule is SYNC and not forecast.n_verify:  # sync is the target alone then
         return None
     if cost.source is Origin.DRAFT:
-        return n_tokens * alone_s - cost.total_s
-    # In schedule sync, the draft was asked, but the lookup's candidates were verified.
-    return cost.decode_s - cost.total_s if mode.schedule is SYNC else None
+        return n_tokens * alone.seconds(1) - cost.total_s
+    # The lookup's candidates were verified: after the draft was asked, or beside the draft.
+    least_s = cost.decode_s if mode.schedule is SYNC else alone.seconds(cost.n_candidates + 1)
+    return min(0.0, least_s - cost.total_s)
 
 
 class TargetAlone:

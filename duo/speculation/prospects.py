@@ -46,7 +46,16 @@ class ModeForecasts:
     def rates(self, found: Mapping[Mode, Forecast] | None = None) -> dict[Mode, float]:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were."""
         found = self.forecasts() if found is None else found
-        return {m: each.rate * self.bias_of(m if each.n_verify else ALONE).value for m, each in found.items()}
+        rates = {m: each.rate * self.bias_of(m if each.n_verify else ALONE).value for m, each in found.items()}
+        return {mode: rate and 1 / (1 / rate + self._slower_s(mode)) for mode, rate in rates.items()}
+
+    def _slower_s(self, mode: Mode) -> float:
+        """By how much longer the lookup's steps take, for each other step, while the draft computes."""
+        if mode.schedule is not ASYNC:
+            return 0.0
+        n_found = self._target.n_found.value
+        n, beside = 1 + max(1, round(n_found)), self._drafts[mode.draft].beside
+        return min(1.0, n_found) * max(0.0, beside.seconds(n) - self._target.alone.seconds(n))
 
     def estimates(self, found: Mapping[Mode, Forecast]) -> dict[Mode, RateEstimate]:
         """The rates() of these forecasts, and how uncertain they are."""

@@ -14,6 +14,7 @@ from duo.config import MAX_THREADS
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION, Controller
 from duo.speculation.draft_estimates import DraftEstimates
+from duo.speculation.estimators import Mean
 from duo.speculation.forecast import Forecast, overlapped
 from duo.speculation.machine import Machine
 from duo.speculation.modes import ALL, ALONE, ASYNC, OFF, SYNC, Schedule
@@ -492,6 +493,31 @@ def test_the_time_of_a_probe_beside_another_program_is_not_learned() -> None:
         made.controller.plan([text()], [Proposal(probe=Probe(scores(0.5, 24), 24, 24 * 0.002, True), draft="draft")])
         assert made.draft.costs.read_s == pytest.approx(read_s)
         assert made.draft.acceptance.n_scored >= 24, "which of its tokens are right is known all the same"
+
+
+@pytest.mark.parametrize(("apart", "is_slower"), [(False, True), (True, False)])
+def test_what_the_lookup_finds_counts_against_a_draft_that_slows_its_steps_down(
+    *, apart: bool, is_slower: bool
+) -> None:
+    made = knowing(FLAT, 0.002, 0.8, schedules=ALL, separate_devices=apart)
+    before = made.rates()
+    made.controller.target.n_found = Mean(value=3.0, n=16)
+    now = made.rates()
+    assert now[OFF] == before[OFF]
+    assert (now[ASYNC] < 0.8 * before[ASYNC]) is is_slower
+
+
+def test_steps_of_the_lookup_beside_a_draft_use_up_the_credit() -> None:
+    made = knowing(FLAT, 0.002, 0.8, schedules=ALL)
+    made.use(ASYNC_MODE)
+    budget = made.controller.chooser.budget
+    lost = []
+    for decode_s in (FLAT[4], 2 * FLAT[4]):
+        before = budget.credit_s
+        made.step(4, 3, decode_s, origin=Origin.LOOKUP)
+        lost.append(before - budget.credit_s)
+    assert lost[0] < 0.001
+    assert lost[1] == pytest.approx(FLAT[4], rel=0.2)
 
 
 def test_another_run_measures_two_tokens_to_see_whether_what_is_known_holds() -> None:
