@@ -88,6 +88,7 @@ class JointDraft:
             if member.sequence:
                 self._context.adopt(member.sequence)
             self._draft.cache.end(member.text.tokens, member.text.n_prompt)
+            self._draft.cache.owner = member.request.owner
 
     def propose(
         self, members: Sequence[Member], proposals: Sequence[Proposal], numbers: Sequence[int], n_most: int

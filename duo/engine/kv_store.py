@@ -1,21 +1,13 @@
 """KvStore: the KV caches of several texts, of which the contexts hold one and memory the others."""
 
-import os
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
-from zipfile import ZipFile
-
-import numpy as np
 
 from duo.config import LARGE_BATCH
 from duo.engine.decoder import Decoder, Savable, score_size
-from duo.errors import PromptError, RollbackError
-from duo.llama.sequences import SavedState
+from duo.errors import RollbackError
 from duo.speculation.types import TokenLogprobs, common_prefix
 
 # A text that shorter ones replace is not worth a copy; nor are a few more tokens of a prompt.
@@ -162,6 +154,10 @@ class KvStore:
         """Tokens of the texts in memory, by slot. From any thread."""
         return {slot: len(saved[0].tokens) for slot, saved in self._texts.copy().items()}
 
+    def in_common(self, prompt: Sequence[int], owner: str) -> dict[int, int]:
+        """Tokens of a prompt of `owner` that each text in memory has, by slot."""
+        return {slot: _in_common(saved[0], prompt, owner) for slot, saved in self._texts.items()}
+
     def at(self, slot: int) -> SavedCache | None:
         """The target's cache of a text in memory."""
         return self._texts[slot][0] if slot in self._texts else None
@@ -232,7 +228,7 @@ class KvStore:
 
         If the cache, beside the contexts, is not empty, or there is no text, it gets a free slot. Returns the slot.
         """
-        found = {other: _in_common(saved[0], prompt, owner) for other, saved in self._texts.items()}
+        found = self.in_common(prompt, owner)
         best = slot if slot >= 0 else max(found, key=found.__getitem__, default=-1)
         if not cache.context.n_past and found.get(best, 0) >= LEAST:
             saved = self._texts[best][0]
@@ -288,6 +284,14 @@ class KvStore:
         return True
 
 
+def belong(caches: Sequence[Cache], owner: str) -> None:
+    """What they hold from now on is of `owner`: drafts, too, must not be faster for what another one has asked."""
+    for cache in caches:
+        if cache.owner != owner:
+            cache.clear()
+            cache.owner = owner
+
+
 def _in_common(held: Cache | SavedCache, prompt: Sequence[int], owner: str) -> int:
     """Tokens of a prompt of `owner`, without its last one, that a cache has: none of another owner's."""
     return common_prefix(held.tokens, prompt[:-1]) if held.owner == owner else 0
@@ -299,52 +303,3 @@ def _load(caches: Sequence[Cache], saved: Sequence[SavedCache]) -> None:
         cache.load(one)
     for cache in caches[len(saved) :]:
         cache.clear()
-
-
-def write_cache(path: Path, cache: SavedCache, identity: str) -> None:
-    """Write the copy of a target's cache to a file. Raises OSError."""
-    assert cache.state is not None
-    numbers = [cache.n_prompt, cache.n_large, cache.state.n_past]
-    # An older file is kept if this one cannot be written.
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
-            file.close()
-            Path(file.name).replace(path)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
-
-
-def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int) -> SavedCache:
-    """Read such a file of at most `n_most` bytes. Raises OSError, or PromptError if it is damaged or does not fit.
-
-    Nothing in it is believed: not its kind (a pipe would block), not that it is not packed, and no number.
-    """
-    damaged = PromptError(f"{path.name} is not a saved conversation, or damaged")
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise PromptError(f"{path.name} is not a file")
-        if status.st_size > n_most:
-            raise PromptError(f"{path.name} has {status.st_size} bytes: a conversation has at most {n_most} here")
-        try:
-            with ZipFile(file) as archive:
-                if sum(member.file_size for member in archive.infolist()) > status.st_size:  # it would be unpacked
-                    raise damaged
-            file.seek(0)
-            with np.load(file) as arrays:
-                found, *lists = (arrays[name] for name in ("identity", "tokens", "numbers", "cells"))
-            if found.shape or any(one.ndim != 1 or one.dtype.kind not in "iu" for one in lists):
-                raise damaged
-        except Exception:  # of zipfile and numpy, which have many; their words are for programmers
-            raise damaged from None
-    if str(found) != identity:
-        raise PromptError(f"{path.name} was saved with another model, other options or another key")
-    tokens, numbers, cells = lists
-    n = len(tokens)
-    if n > n_ctx:
-        raise PromptError(f"{path.name} has {n} tokens, the context {n_ctx}")
-    are_tokens = n and tokens.min() >= 0 and tokens.max() < n_vocab
-    if not are_tokens or len(numbers) != 3 or numbers.min() < 0 or numbers[2] != n or cells.dtype != np.uint8:
-        raise damaged
-    return SavedCache(tuple(tokens.tolist()), int(numbers[0]), int(numbers[1]), SavedState(cells, n))

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
+from duo.engine.cache_file import read_cache, write_cache
 from duo.engine.contexts import (
     SHARED_CELLS,
     can_verify,
@@ -27,7 +28,7 @@ from duo.engine.contexts import (
 )
 from duo.engine.cores import ON_CPU, CoresInUse, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.generation import Proposers
-from duo.engine.kv_store import Cache, KvStore, read_cache, write_cache
+from duo.engine.kv_store import Cache, KvStore
 from duo.engine.local_draft import LocalDraft
 from duo.engine.memories import Memories
 from duo.engine.profile import ProfileRecorder, Profiles
@@ -157,9 +158,7 @@ class ModelPair:
         found = [draft for draft in (self.draft, self._head_draft) if draft is not None and drafts]
         others = self.memories.proposers(self.lookup, self.drafting.n_most) if lookup else []
         connected = self.remote if remote else None
-        if not found and not others and connected is None:
-            return Proposers()
-        return Proposers(self.controller, found, connected, others)
+        return Proposers(self.controller, found, connected, others) if found or others or connected else Proposers()
 
     def limited(
         self, drafting: DraftConfig, *, lookup: bool, remote: bool = False, knows: bool = True,
@@ -169,7 +168,7 @@ class ModelPair:
 
         `knows`: whether they begin with what was learned so far.
         """
-        controller = Controller(self.controller.n_most, self.controller.target if knows else None)
+        controller = Controller(min(self.controller.n_most, drafting.n_most), self.controller.target if knows else None)
         controller.target.warm_s = self.controller.target.warm_s
         controller.n_alternatives = self.controller.n_alternatives
         drafts = []
@@ -180,7 +179,7 @@ class ModelPair:
             drafts = [self.new_draft(estimates)]
             if knows:
                 estimates.restore(self.estimates.state())
-        others = self.proposers(drafts=False, remote=False, lookup=lookup).others
+        others = self.memories.proposers(self.lookup, drafting.n_most) if lookup else []
         connected = self.remote if remote else None
         return Proposers(controller, drafts, connected, others) if drafts or others or connected else Proposers()
 

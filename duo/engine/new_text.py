@@ -1,7 +1,7 @@
 """New texts: the Generation of a request, with what may propose candidates for it."""
 
 from duo.engine.generation import Generation, Proposers
-from duo.engine.kv_store import Cache
+from duo.engine.kv_store import Cache, belong
 from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import RunningText
 from duo.engine.request import Drafting, Ending, Request, choosing
@@ -16,10 +16,7 @@ def new_text(slot: ModelPair, request: Request, cache: Cache) -> Generation:
     banned = target.end_tokens if config.stop.ignore_eos else ()
     n_alternatives = len(DEFAULT.ranks) if slot.n_branches else int(slot.controller.n_alternatives > 0)
     verifier, sampler = choosing(target, config, banned, n_alternatives)
-    if cache.owner != request.owner:  # drafts, too, must not be faster for what another one has asked
-        for other in slot.caches if cache is slot.target_cache else ():
-            other.clear()
-        cache.owner = request.owner
+    belong(slot.caches if cache is slot.target_cache else [cache], request.owner)
     if not request.reuses:
         cache.clear()
     request.n_cached = cache.begin(request.prompt, None if request.scored is None else config.n_logprobs or 0)
@@ -40,6 +37,6 @@ def _proposers(slot: ModelPair, asked: Drafting, *, is_rejection: bool) -> Propo
         return slot.proposers(drafts=False, remote=False, lookup=bool(asked.lookup))
     if not drafting.n_max:
         return Proposers()
-    if slot.draft is not None and drafting != slot.drafting:
+    if drafting != slot.drafting and (slot.draft is not None or slot.remote is None):
         return slot.limited(drafting, lookup=lookup, remote=not is_rejection)
     return slot.proposers(remote=not is_rejection, lookup=lookup)

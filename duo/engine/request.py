@@ -39,9 +39,10 @@ class Drafting:
     n_max: int | None = None  # candidates in a batch; 0: no drafting
 
     def applied(self, config: DraftConfig) -> DraftConfig:
-        """The limits of a draft, within those that the contexts were made for."""
-        n_max = config.n_max if self.n_max is None else min(self.n_max, config.n_max)
-        return replace(config, schedule=self.schedule or config.schedule, n_max=n_max)
+        """The limits of candidates, within those that the contexts were made for."""
+        limits = (config.n_max, config.n_lookup)
+        n_max, n_lookup = limits if self.n_max is None else (min(self.n_max, each) for each in limits)
+        return replace(config, schedule=self.schedule or config.schedule, n_max=n_max, n_lookup=n_lookup)
 
 
 AS_USUAL = Drafting()

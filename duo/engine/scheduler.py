@@ -1,20 +1,22 @@
 """Scheduler: which text is written when, on a thread of its own."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from duo.engine.cores import pin
 from duo.engine.generation import Generation
-from duo.engine.kv_store import Cache, SavedCache
+from duo.engine.kv_store import Cache, SavedCache, belong
 from duo.engine.model_pair import ModelPair
 from duo.engine.new_text import new_text
 from duo.engine.request import Request
 from duo.engine.request_queue import Paused, RequestQueue
 from duo.engine.statistics import INTERRUPTED
 from duo.engine.together import Member, Together, may_share, n_expected
-from duo.errors import BusyError, DecodeError, DuoError, ModelError, PromptError, UsageError
+from duo.errors import BusyError, DecodeError, DuoError, MemoryLimitError, ModelError, PromptError, UsageError
 from duo.llama import lifeline
 from duo.speculation.types import Step
 
@@ -58,12 +60,16 @@ class Scheduler(RequestQueue):
         if len(texts) >= min(slot.n_together, slot.caches[0].context.n_batch):  # each has a token in a decode
             return None
         with self._changed:
-            job = self._waiting.first() if self._waiting else None
+            jobs = self._waiting.in_order()
+        job = next((one for one in jobs if not isinstance(one, Request) or not self._is_written(one)), None)
         if not isinstance(job, Request) or not all(map(may_share, (job, *texts))) or not self._fits(job):
             return None
-        if job.slot >= 0 and job not in self._paused and job.slot in {*slot.saved.reserved, slot.saved.here}:
-            return None  # its conversation is being written
         return job if sum(map(n_expected, (job, *texts))) <= slot.n_cells else None
+
+    def _is_written(self, request: Request) -> bool:
+        """Whether the conversation that a text shall continue is being written."""
+        saved = self._slot.saved
+        return request.slot >= 0 and request not in self._paused and request.slot in {*saved.reserved, saved.here}
 
     def _fits(self, request: Request) -> bool:
         """Whether the contexts are large enough for a text."""
@@ -140,8 +146,7 @@ class Scheduler(RequestQueue):
         try:
             pin(slot.threads.cores)
             is_loading = not slot.n_ctx  # the first contexts are part of loading
-            length = len(request.prompt), request.config.stop.n_predict
-            seconds = slot.reserve(*length, request.cancelled, self._n_beside())
+            seconds = self._make_contexts(request)
             request.metrics.started += seconds if is_loading else 0.0
             with slot.recorder.watching():
                 return self._generate(request)
@@ -149,12 +154,19 @@ class Scheduler(RequestQueue):
             with self._changed:
                 self._running.clear()
 
-    def _n_beside(self) -> int:
-        """Tokens of those that wait, which may be written together with the next text."""
+    def _make_contexts(self, request: Request) -> float:
+        """Contexts for a text, and for those that wait and may be written together with it. See ModelPair.reserve()."""
+        slot = self._slot
         with self._changed:
             waiting = [job for job in self._waiting.jobs if isinstance(job, Request) and may_share(job)]
-        lengths = [len(one.prompt) + max(0, one.config.stop.n_predict) for one in waiting]
-        return sum(sorted(lengths)[: self._slot.n_together - 1])
+        own, *others = [(len(one.prompt), one.config.stop.n_predict) for one in (request, *waiting)]
+        sums = sorted(n_prompt + max(0, n_predict) for n_prompt, n_predict in others)
+        known = [one for one in others if one[1] >= 0] if may_share(request) and own[1] >= 0 else []
+        for length in sorted((one for one in known if sum(one) > sum(own)), key=sum, reverse=True):
+            n_most = sum(sorted([sum(own), *map(sum, known)])[-slot.n_together :])
+            with suppress(PromptError, MemoryLimitError):  # which are its own
+                return slot.reserve(*length, request.cancelled, n_most - sum(length))
+        return slot.reserve(*own, request.cancelled, sum(sums[: slot.n_together - 1]))
 
     def _generate(self, request: Request) -> bool:
         slot = self._slot
@@ -192,6 +204,7 @@ class Scheduler(RequestQueue):
         slot.saved.keep(slot.caches)
         for cache, saved in zip(slot.caches, paused.caches, strict=False):  # of one beside others: the target's
             cache.load(saved)
+        belong(slot.caches, request.owner)
         slot.saved.take(paused.slot)
         paused.generation.target = slot.caches[0].context
         return paused.generation
@@ -247,16 +260,15 @@ class Scheduler(RequestQueue):
         try:
             with lifeline.notifying(self.fail), slot.recorder.watching(), slot.computing(together.interrupt):
                 while members:
-                    self._admit(together)
-                    if len(members) < 2:
-                        break
-                    ended = together.step()
-                    self.n_decodes += not ended
-                    self.n_busy += 0 if ended else len(members)
-                    for member in ended:
+                    for member in together.ended():
                         together.remove(member)
                         self._stop(member.request)
                         self._finish(member.request, member.error)
+                    self._admit(together)
+                    if len(members) < 2:
+                        break
+                    n = len(members) if together.step() else 0
+                    self.n_decodes, self.n_busy = self.n_decodes + (n > 0), self.n_busy + n
                 left = together.settle() if members else None
         except BaseException as raised:
             error: BaseException = raised
@@ -287,7 +299,7 @@ class Scheduler(RequestQueue):
                 request = self._joining([member.request for member in members])
                 if request is None:
                     break
-                self._waiting.take()
+                self._waiting.take(request)
                 self._running.append(request)
             self._join(together, request)
         had = [one for one in members if self._has_had_its_turn(one.request, [one.cache])]
@@ -302,19 +314,25 @@ class Scheduler(RequestQueue):
         slot, paused = self._slot, self._paused.pop(request, None)
         request.began, request.n_turn = request.began or request.metrics.clock.now(), 0
         self._reserve(together.members)
-        cache, sequence = together.cache(request.prompt, request.owner)
+        asked, cache = request.slot if paused is None else paused.slot, None
         try:
             if paused is None:
-                request.slot = slot.saved.begin_beside(cache, request.prompt, request.slot, request.owner)
+                found = slot.saved.in_common(request.prompt, request.owner).values()
+                n_kept = max(found, default=0) if asked < 0 else math.inf
+                cache, sequence = together.cache(request.prompt, request.owner, n_kept)
+                request.slot = slot.saved.begin_beside(cache, request.prompt, asked, request.owner)
                 generation = new_text(slot, request, cache)
             else:
+                has_copy = paused.caches[0].state is not None
+                cache, sequence = together.cache(() if has_copy else request.prompt, request.owner)
                 generation = paused.generation
-                request.slot = slot.saved.begin_beside(cache, (), paused.slot)
-                if paused.caches[0].state is not None:
+                is_free = asked not in slot.saved.sizes and all(asked != member.slot for member in together.members)
+                request.slot = slot.saved.begin_beside(cache, (), asked if is_free else -1)
+                if has_copy:
                     cache.load(paused.caches[0])
+            together.add(Member(request, generation, cache, sequence, request.slot), partial(self._hand, request))
         except BaseException as error:
-            cache.clear()
+            if cache is not None:
+                cache.clear()
             self._stop(request)
             self._finish(request, error)
-        else:
-            together.add(Member(request, generation, cache, sequence, request.slot), partial(self._hand, request))

@@ -15,7 +15,7 @@ from duo.engine.cores import within
 from duo.engine.decoder import Decoder, Shared
 from duo.engine.generation import Generation
 from duo.engine.joint_draft import JointDraft
-from duo.engine.kv_store import LEAST, Cache, SavedCache
+from duo.engine.kv_store import LEAST, Cache, SavedCache, belong
 from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import Request
@@ -48,6 +48,12 @@ def n_expected(request: Request) -> int:
     """Tokens of a text for which there must be room before it is written together with others."""
     n_left = request.config.stop.n_predict - request.n_written
     return len(request.prompt) + request.n_written + (min(_EXPECTED, n_left) if n_left >= 0 else _EXPECTED)
+
+
+def _goes_before(writing: Request, reading: Request) -> bool:
+    """Whether a text that is being written does not wait for the whole prompt of another: it was there before it."""
+    steps = writing.metrics.steps
+    return writing.n_written >= _BEGUN or (len(steps) > 0 and steps[0].end < reading.metrics.started)
 
 
 @dataclass(eq=False, slots=True)
@@ -113,8 +119,11 @@ class Together:
 
     # Who is written
 
-    def cache(self, prompt: Sequence[int], owner: str) -> tuple[Cache, int]:
-        """A free sequence's cache, with what a text of `owner` that is being written has of `prompt`; its number."""
+    def cache(self, prompt: Sequence[int], owner: str, n_kept: float = 0) -> tuple[Cache, int]:
+        """A free sequence's cache, with what a text of `owner` that is being written has of `prompt`; its number.
+
+        Unless no more than `n_kept` tokens, which are in memory.
+        """
         context, used = self._context, {member.sequence for member in self.members}
         sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
         if not sequence:
@@ -123,7 +132,7 @@ class Together:
         cache = Cache(cast("Decoder", context.text(sequence)), owner)
         own = [one for one in self.members if one.request.owner == owner]
         n, other = max(((common_prefix(self._read(one), prompt[:-1]), one.sequence) for one in own), default=(0, 0))
-        if n >= LEAST:
+        if n >= LEAST and n > n_kept:
             context.branch(sequence, n, other)
             cache.end(prompt[:n])
         return cache, sequence
@@ -136,7 +145,8 @@ class Together:
         generation, pair = member.generation, self._pair
         looks_up = pair.lookup is not None and generation.sources.others
         memory = pair.memories.beside(member.request.owner) if looks_up else None
-        lookup = LookupProposer(PromptLookup(), pair.drafting.n_most, memory) if looks_up else None
+        n_most = member.request.drafting.applied(pair.drafting).n_most
+        lookup = LookupProposer(PromptLookup(), n_most, memory) if looks_up else None
         generation.enter(member.cache.context, lookup, put, member.request.cancelled)
         self.members.append(member)
         self._draft.add(member)
@@ -171,25 +181,30 @@ class Together:
         cache.owner = member.request.owner
         cache.end(text.tokens, text.n_prompt)
         self._draft.settle(member)
+        belong(self._pair.caches, cache.owner)
         member.generation.target, self._pair.saved.here = cache.context, member.slot
         return member
 
     # What is written
 
-    def step(self) -> list[Member]:
-        """Make a step of all texts, unless some have ended, which are returned.
+    def ended(self) -> list[Member]:
+        """The texts that have ended."""
+        return [one for one in self.members if one.error is not None or not one.generation.goes_on()]
+
+    def step(self) -> bool:
+        """Make a step of all texts, unless some have ended, as those that have joined may. Whether it was made.
 
         Raises DecodeError or ModelError if it fails again before any text has another token.
         """
-        ended = [one for one in self.members if one.error is not None or not one.generation.goes_on()]
-        if not ended:
-            try:
-                self._decode()
-            except DecodeAborted:
-                pass  # by interrupt()
-            except (DecodeError, ModelError) as error:
-                self._fail(error)
-        return ended
+        if self.ended():
+            return False
+        try:
+            self._decode()
+        except DecodeAborted:
+            pass  # by interrupt()
+        except (DecodeError, ModelError) as error:
+            self._fail(error)
+        return True
 
     def _fail(self, error: DecodeError | ModelError) -> None:
         """Read all again, once."""
@@ -253,7 +268,7 @@ class Together:
         reading = min(waiting, key=lambda one: one.text.n_fresh, default=None)
         if waiting and self._n_read % _OLDEST == _OLDEST - 1:
             reading = waiting[0]
-        in_pieces = any(one.request.n_written >= _BEGUN for one in writing)
+        in_pieces = reading is not None and any(_goes_before(one.request, reading.request) for one in writing)
         is_apart = self._pair.target.places == {CPU} and not in_pieces
         if writing and reading is not None and reading.text.n_fresh >= _TILE and is_apart:
             self._reads_next = not self._reads_next

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -33,16 +34,15 @@ class Turns(Generic[T]):
         """Those that wait."""
         return [job for *_, job in self._jobs]
 
-    def first(self) -> T:
-        """The job whose turn it is. There must be one."""
-        return self._first()[3]
+    def in_order(self) -> list[T]:
+        """Those that wait, the one whose turn it is first."""
+        return [job for *_, job in sorted(self._jobs, key=itemgetter(0))]
 
-    def _first(self) -> tuple[float, Hashable, float, T]:
-        return min(self._jobs, key=lambda one: one[0])  # of several, the first
-
-    def take(self) -> T:
-        """Remove the job whose turn it is. There must be one."""
-        found = self._first()
+    def take(self, job: T | None = None) -> T:
+        """Remove a job: the one whose turn it is, of which there must be one, unless another is named."""
+        found = min(
+            (one for one in self._jobs if job is None or one[3] is job), key=itemgetter(0)
+        )  # of several, the first
         self._jobs.remove(found)
         n_clients = sum(end > self._now for end in self._ends.values())
         self._now += found[2] / max(1, n_clients)

@@ -106,8 +106,8 @@ class JointDecodes:
     ) -> None:
         """A decode of `n_rows` and `n_read` tokens of a prompt, after the draft, added `n_tokens` to `n_texts`."""
         if n_read:
-            if n_rows > 1:  # one row may take far less than two
-                self._added.add(max(seconds - self.curve(n_rows)[-1], seconds / 10) / n_read)
+            least_s = self.curve(max(2, n_rows))[-1]  # one row may take far less than two
+            self._added.add(max(seconds - least_s, seconds / 10) / n_read)
             return
         self._times.setdefault(n_rows, Time()).add(seconds)
         seconds += drafted_s

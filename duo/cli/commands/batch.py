@@ -13,7 +13,8 @@ from duo.llama.grammar import Grammar
 from duo.server.batch import AnswerFile, Batch, BatchRequest, read_requests
 
 _MOST_WARNINGS = 16
-_PASSES = 503  # status of a failure of this machine: such a request is asked again by the next command
+_FAILS, _NEVER = 500, 501  # a status from the first on is a failure of this machine, except for what it never serves
+_MOST_FAILURES = 8  # in succession: then the next ones would fail, too
 _EXAMPLE = (
     '{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", '
     '"body": {"messages": [{"role": "user", "content": "Hello"}]}}'
@@ -55,7 +56,7 @@ def batch(options: BatchOptions) -> int:
 
 def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: AnswerFile) -> int:
     """Answer the requests that are `left`. Returns the exit status after a signal, or 0. Raises DuoError."""
-    warnings, n_before = set[str](), len(answers.statuses)
+    warnings, n_before, n_failed = set[str](), len(answers.statuses), 0
     config = options.config()
     with loaded(options, options.generation.stop.n_predict) as engine:
         if config.grammar is not None:
@@ -64,7 +65,12 @@ def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: Answer
         with on_interrupt(batch.stop) as interrupt, progress_bar(shows_time=True) as show:
 
             def add(custom_id: str, status: int, body: bytes, warning: str) -> None:
-                if status == _PASSES:
+                nonlocal n_failed
+                fails = status >= _FAILS and status != _NEVER
+                n_failed = n_failed + 1 if fails else 0
+                if n_failed == _MOST_FAILURES:
+                    batch.stop()
+                if fails:  # it is asked again by the next command
                     warning = f"no answer ({status}), but next time: {body.decode(errors='replace')[:300]}"
                 else:
                     with blame("-o", answers.path):

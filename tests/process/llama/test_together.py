@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 import llama_cpp
 import pytest
 
+import duo.engine.together
 from duo import Engine, load
 from duo.engine.joint_draft import JointDraft
+from duo.engine.kv_store import Cache
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
 from duo.engine.together import Member
@@ -719,3 +721,191 @@ def test_the_conversations_of_texts_that_were_written_together_are_kept(
         assert [turn.request.n_cached for turn in turns] == [59] * 4
         assert [turn.request.slot for turn in turns] == [text.request.slot for text in texts]
     assert max(together.sizes) == 4
+
+
+def test_contexts_have_room_for_the_longest_that_waits(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together
+) -> None:
+    dice = random.Random(5)
+    with load(pair[0], lookup="off", **{**OPTIONS, "n_ctx": 0}) as engine:
+        prompts = [some(dice, n) for n in (10, 40, 80, 120)]
+        found = engine.generate_many(prompts, max_tokens=20, ignore_eos=True)
+        contexts = len(set(map(id, together.contexts)))
+    assert [list(one.tokens) for one in found] == [alone(prompt, max_tokens=20) for prompt in prompts]
+    assert max(together.sizes) == 4
+    assert contexts == 1, "they are made once"
+
+
+@pytest.mark.parametrize("slot", [-1, 0])
+def test_a_conversation_goes_on_beside_a_text_that_begins_as_it_does(slot: int, pair: tuple[Path, Path]) -> None:
+    dice = random.Random(11)
+    begun = some(dice, 40)  # such as a system prompt
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        first = Text(engine, [*begun, *some(dice, 60)], max_tokens=8)
+        first.submit()
+        answer = first.wait()
+        other = Text(engine, [*begun, *some(dice, 30)], max_tokens=60)
+        following = Text(engine, [*first.request.prompt, *answer, *some(dice, 5)], max_tokens=8)
+        following.request.slot = slot if slot < 0 else first.request.slot
+        other.acts[2] = [following.submit]
+        other.submit()
+        for text in (other, following):
+            text.wait()
+        assert following.request.n_texts > following.request.n_steps, "both at once"
+        assert following.request.n_cached > 100
+
+
+def test_who_waits_for_a_conversation_holds_up_nobody(pair: tuple[Path, Path]) -> None:
+    dice, ended = random.Random(12), list[str]()
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        writing = Text(engine, some(dice, 20), max_tokens=60)
+        same, other = (Text(engine, some(dice, 20 + i), max_tokens=4) for i in range(2))
+        writing.request.slot = same.request.slot = 2
+        writing.acts[2] = [same.submit, other.submit]
+        for name, text in (("writing", writing), ("same", same), ("other", other)):
+            text.request.end = lambda error, name=name, end=text._end: (ended.append(name), end(error))  # type: ignore[misc]
+        writing.submit()
+        for text in (writing, same, other):
+            text.wait()
+    assert ended == ["other", "writing", "same"]
+
+
+def test_a_prompt_that_comes_later_is_read_in_pieces(pair: tuple[Path, Path], together: Together) -> None:
+    """However few tokens the text has that is being written."""
+    dice = random.Random(13)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        texts = [Text(engine, some(dice, 20), max_tokens=90)]
+
+        def come() -> None:
+            texts.append(Text(engine, some(dice, 200), max_tokens=4))
+            texts[1].submit()
+
+        texts[0].acts[3] = [come]
+        texts[0].submit()
+        texts[0].wait()
+        texts[1].wait()
+    n_read = [n for parts in together.parts for sequence, n, _ in parts if sequence]
+    assert sum(n_read) >= 200
+    assert max(n_read) < 100
+
+
+def test_the_error_of_a_text_is_told_though_it_would_have_to_pause(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(14)
+
+    def fail() -> None:
+        raise RuntimeError("the client's")
+
+    def lacks_room(self: Any) -> bool:
+        return any(member.error is not None for member in self.members)
+
+    monkeypatch.setattr("duo.engine.together.Together.lacks_room", property(lacks_room))
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        texts = [Text(engine, some(dice, 20 + i), max_tokens=20) for i in range(3)]
+        texts[2].acts[5] = [fail]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+        assert isinstance(texts[2].error, RuntimeError)
+        assert texts[0].tokens == alone(texts[0].request.prompt, max_tokens=20)
+
+
+@pytest.mark.parametrize("method", ["cache", "add"])
+def test_a_text_that_cannot_join_ends(
+    method: str, pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, real = random.Random(15), getattr(duo.engine.together.Together, method)
+
+    def fail(self: Any, *args: Any) -> Any:
+        if self.members:
+            raise MemoryError
+        return real(self, *args)
+
+    monkeypatch.setattr(duo.engine.together.Together, method, fail)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        writing, coming = (Text(engine, some(dice, 20), max_tokens=20) for _ in range(2))
+        writing.acts[3] = [coming.submit]
+        writing.submit()
+        coming.wait()
+        assert isinstance(coming.error, MemoryError)
+        assert writing.wait() == alone(writing.request.prompt, max_tokens=20)
+        assert not engine.scheduler.requests
+
+
+def test_texts_that_take_turns_have_slots_of_their_own(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, add, slots = random.Random(16), duo.engine.together.Together.add, list[list[int]]()
+
+    def counted(self: Any, member: Member, put: Any) -> None:
+        add(self, member, put)
+        slots.append([each.slot for each in self.members])
+
+    monkeypatch.setattr(duo.engine.together.Together, "add", counted)
+    with load(pair[0], lookup="off", turn_tokens=6, **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        texts = [Text(engine, some(dice, 20 + i), max_tokens=24) for i in range(7)]
+        for i, text in enumerate(texts):
+            text.request.client = i
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=24)
+    assert len(slots) > len(texts), "some have paused"
+    assert all(len(set(each)) == len(each) for each in slots), slots
+
+
+@pytest.mark.parametrize("n_clients", [1, 2])
+def test_a_request_limits_what_the_lookup_finds(
+    n_clients: int, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, propose, found = random.Random(17), LookupProposer.propose, list[int]()
+
+    def spy(self: LookupProposer, texts: Sequence[RunningText]) -> Proposal:
+        made = propose(self, texts)
+        found.append(len(made.candidates))
+        return made
+
+    monkeypatch.setattr(LookupProposer, "propose", spy)
+    with load(pair[0], **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        for n_max in (2, 31):
+            found.clear()
+            texts = [Text(engine, 8 * some(dice, 6), max_tokens=60) for _ in range(n_clients)]
+            for text in texts:
+                text.request.drafting = Drafting(n_max=n_max)
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                text.wait()
+            assert max(found) == 2 if n_max == 2 else max(found) > 2
+
+
+def test_a_draft_has_nothing_of_another_owner_once_one_text_is_left(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the draft's cache would be seen in the time of the next tokens."""
+    dice, begin, found = random.Random(18), Cache.begin, list[int]()
+    begun = some(dice, 60)
+    with load(pair[0], pair[1], lookup="off", schedule="async", **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+
+        def spy(self: Cache, text: Sequence[int], n_top: int | None = None) -> int:
+            n = begin(self, text, n_top)
+            found.extend([n] if self is engine.slot.draft_cache else [])
+            return n
+
+        monkeypatch.setattr(Cache, "begin", spy)
+        first, second = (Text(engine, [*begun, *some(dice, 5)], max_tokens=n) for n in (20, 60))
+        first.request.owner, second.request.owner = "a", "b"
+        first.acts[3] = [second.submit]
+        first.submit()
+        for text in (first, second):
+            text.wait()
+        assert second.request.n_texts > second.request.n_steps, "both at once"
+    assert found
+    assert max(found) == 0, found

@@ -198,20 +198,30 @@ def test_urls_that_nothing_answers(started: Callable[..., list[Argument]], tmp_p
         assert found == {"/v1/completions/": 404, "/v1/nothing": 404, "/v1/completions": 200}
 
 
-def test_what_the_machine_failed_to_do_is_asked_again(started: Callable[..., list[Argument]], tmp_path: Path) -> None:
-    written(tmp_path / "requests.jsonl", [completion(1)])
+@pytest.mark.parametrize(("status", "error"), [(503, "ApiError(503, 'no room')"), (500, "ApiError(500, 'no memory')")])
+def test_what_the_machine_failed_to_do_is_asked_again(
+    status: int, error: str, started: Callable[..., list[Argument]], tmp_path: Path
+) -> None:
+    """And if all fail, the others are not tried."""
+    written(tmp_path / "requests.jsonl", [completion(i) for i in range(40)])
     fails = (
         "from duo.server import generation_service as service\n"
         "from duo.errors import ApiError\n"
-        "def fail(*_, **__): raise ApiError(503, 'no room')\n"
+        "n = 0\n"
+        "def fail(*_, **__):\n"
+        "    global n\n"
+        "    n += 1\n"
+        "    assert n < 20\n"
+        f"    raise {error}\n"
         "service.GenerationService.begin = fail\n"
     )
     run = duo(*started(), before=fails)
     assert run.status == 1
-    assert "no answer (503), but next time: " in run.stderr
-    assert "0 of 1 requests are answered" in run.stderr
+    assert f"no answer ({status}), but next time: " in run.stderr
+    assert "internal error" not in run.stderr
+    assert "0 of 40 requests are answered" in run.stderr
     assert duo(*started()).status == 0
-    assert len(answered(tmp_path / "answers.jsonl")) == 1
+    assert len(answered(tmp_path / "answers.jsonl")) == 40
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,10 @@ def test_what_a_draft_takes_counts() -> None:
     assert fast.drafting(2, 2, [LIKELY, LIKELY], [(0.35, 0.35)] * 2, 5, 1)[0] == 0, "the time brings more without it"
 
 
-def test_a_piece_of_a_prompt_doubles_the_time_of_a_decode() -> None:
+@pytest.mark.parametrize("n_rows", [1, 2])
+def test_a_piece_of_a_prompt_doubles_the_time_of_a_decode(n_rows: int) -> None:
     made = measured(FLAT)
     for _ in range(20):
-        made.learn(2, 2, 10, 2, 1.0 + 10 * 0.05)
-    assert made.n_beside(2) == pytest.approx(20, abs=1)
+        made.learn(n_rows, n_rows, 10, n_rows, 1.0 + 10 * 0.05)
+    assert made.n_beside(n_rows) == pytest.approx(made.curve(n_rows)[-1] / 0.05, abs=1)
     assert made.curve(2)[1] == pytest.approx(1.0), "it teaches nothing about decodes without one"
