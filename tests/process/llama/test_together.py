@@ -758,6 +758,11 @@ def test_a_conversation_goes_on_beside_a_text_that_begins_as_it_does(slot: int, 
 
 def test_who_waits_for_a_conversation_holds_up_nobody(pair: tuple[Path, Path]) -> None:
     dice, ended = random.Random(12), list[str]()
+
+    def end(name: str, text: Text, error: BaseException | None) -> None:
+        ended.append(name)
+        text._end(error)
+
     with load(pair[0], lookup="off", **OPTIONS) as engine:
         engine.call(lambda one: one.reserve(0, -1))
         writing = Text(engine, some(dice, 20), max_tokens=60)
@@ -765,7 +770,7 @@ def test_who_waits_for_a_conversation_holds_up_nobody(pair: tuple[Path, Path]) -
         writing.request.slot = same.request.slot = 2
         writing.acts[2] = [same.submit, other.submit]
         for name, text in (("writing", writing), ("same", same), ("other", other)):
-            text.request.end = lambda error, name=name, end=text._end: (ended.append(name), end(error))  # type: ignore[misc]
+            text.request.end = partial(end, name, text)
         writing.submit()
         for text in (writing, same, other):
             text.wait()
