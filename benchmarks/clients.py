@@ -42,7 +42,7 @@ class Clients(Scenario):
         options = "-md", setup.draft, "-c", str(N_CTX), *threads
         url = lead(setup, *options, remembers=setup.questions is not None).url
         most = max(CLIENTS)  # among which llama-server divides the context
-        slots = "-np", str(most), "-c", str(most * N_CTX), "-fa", flash_attention()
+        slots = "-np", str(most), "-c", str(most * N_CTX), "-fa", flash_attention(setup.target)
         each = partial(start_llama_server, setup, *threads, *slots)
         found = {OWN: url, "llama-server": each()}
         for name, more in settings().items():

@@ -21,6 +21,7 @@ from duo.bench.contestants import Program, checked, text_options
 from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
 from duo.engine.statistics import Statistics
 from duo.llama.attention import flash_is_fast
+from duo.llama.gguf_header import GgufHeader
 
 N_CTX = 4096
 ALONE = "--lookup off"  # without -md, the target alone
@@ -139,9 +140,9 @@ def plain_program(setup: Setup, name: str, threads: int, *more: str) -> Contesta
     return Contestant(" ".join((f"{name} -t {threads}", *more)), Program(name, setup.program(name), threads, more))
 
 
-def flash_attention() -> str:
+def flash_attention(target: Path) -> str:
     """As duo's on this CPU."""
-    return "on" if flash_is_fast() else "off"
+    return "on" if flash_is_fast(GgufHeader(target).head_sizes[0]) else "off"
 
 
 def settings() -> dict[str, list[str]]:

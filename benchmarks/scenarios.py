@@ -115,9 +115,18 @@ def _hostile(setup: Setup) -> list[Contestant]:
 def _heads(setup: Setup) -> list[Contestant]:
     """duo with a head, as a user's texts would follow each other, and llama.cpp with fixed numbers of candidates."""
     found = [duo(setup, OFF, ALONE), duo(setup, WITH_HEAD, DRAFT)]
-    found.append(plain_program(setup, "llama-completion", usable_cores(), "-fa", flash_attention()))
+    found.append(plain_program(setup, "llama-completion", usable_cores(), "-fa", flash_attention(setup.target)))
     for n in (1, 2, 3, 4, 6):
-        more = ["-md", "{draft}", "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n), "-fa", flash_attention()]
+        more = [
+            "-md",
+            "{draft}",
+            "--spec-type",
+            "draft-eagle3",
+            "--spec-draft-n-max",
+            str(n),
+            "-fa",
+            flash_attention(setup.target),
+        ]
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), usable_cores(), more)
         found.append(Contestant(f"{IN_TURNS} n={n}", program))
         fixed = f"{DRAFT} --no-profile --schedule sync --draft {n}"

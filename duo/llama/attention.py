@@ -17,7 +17,8 @@ from duo.llama.build import library
 log = logging.getLogger("duo.llama")
 
 _ROWS, _CELLS = 4, 1024  # of a batch of candidates, in a text of medium length
-_HEADS, _KV_HEADS, _SIZE = 8, 2, 128  # of a typical layer
+_HEADS, _KV_HEADS = 8, 2  # of a small layer
+_SIZES = 32, 512  # of a head, that are measured
 _SLOWER = 4.5  # factor here up to which what it gains in prompts, short texts and single rows is more
 _RUNS = 8
 _F32, _F16 = 0, 1  # ggml_type
@@ -31,28 +32,29 @@ class _ContextParams(ctypes.Structure):
 
 
 @cache
-def flash_is_fast() -> bool:
+def flash_is_fast(head_size: int) -> bool:
     """Whether flash attention is not much slower than matrix products where it is slowest: with several rows.
 
-    Measured once, in some milliseconds, on one thread. False if this build of llama.cpp does not show what that needs.
+    `head_size`: values of a head; on some CPUs, its kernel takes four times as long for 64 as for 128. Measured once
+    each, in some milliseconds, on one thread. False if this build of llama.cpp does not show what that needs.
     """
     with ExitStack() as stack:
         try:
-            ggml = library()
-            flash, products = (_attention(ggml, stack, is_flash=is_flash) for is_flash in (True, False))
+            ggml, size = library(), sorted((*_SIZES, head_size))[1]
+            flash, products = (_attention(ggml, stack, size, is_flash=is_flash) for is_flash in (True, False))
         except (AttributeError, OSError, ModuleNotFoundError) as error:
             log.info("flash attention was not measured: %s", error)
             return False
         times = [(flash(), products()) for _ in range(_RUNS)]  # under the same load
     flash_s, products_s = map(min, zip(*times, strict=True))
-    log.info("attention: %.0f µs by flash attention, %.0f µs without", 1e6 * flash_s, 1e6 * products_s)
+    log.info("heads of %d: %.0f µs by flash attention, %.0f µs without", head_size, 1e6 * flash_s, 1e6 * products_s)
     return bool(flash_s <= _SLOWER * products_s)
 
 
-def _attention(ggml: ctypes.CDLL, stack: ExitStack, *, is_flash: bool) -> Callable[[], float]:
+def _attention(ggml: ctypes.CDLL, stack: ExitStack, size: int, *, is_flash: bool) -> Callable[[], float]:
     """A function that computes the attention of a layer as llama.cpp's graphs do, and returns the seconds.
 
-    `stack` frees what it needs.
+    `size`: of a head. `stack` frees what it needs.
     """
     pointer, floating = ctypes.c_void_p, ctypes.c_float
 
@@ -69,14 +71,14 @@ def _attention(ggml: ctypes.CDLL, stack: ExitStack, *, is_flash: bool) -> Callab
     def tensor(kind: int, *shape: int) -> Any:
         return zero(new(context, kind, *shape))
 
-    q, k = tensor(_F32, _SIZE, _ROWS, _HEADS), tensor(_F16, _SIZE, _CELLS, _KV_HEADS)
+    q, k = tensor(_F32, size, _ROWS, _HEADS), tensor(_F16, size, _CELLS, _KV_HEADS)
     if is_flash:
         attend = function("flash_attn_ext", pointer, *5 * [pointer], *3 * [floating])
-        v, mask = tensor(_F16, _SIZE, _CELLS, _KV_HEADS), tensor(_F16, _CELLS, _ROWS, 1)
+        v, mask = tensor(_F16, size, _CELLS, _KV_HEADS), tensor(_F16, _CELLS, _ROWS, 1)
         result = attend(context, q, k, v, mask, 1.0, 0.0, 0.0)
     else:
         softmax = function("soft_max_ext", pointer, *3 * [pointer], *2 * [floating])
-        v, mask = tensor(_F16, _CELLS, _SIZE, _KV_HEADS), tensor(_F32, _CELLS, _ROWS, 1)
+        v, mask = tensor(_F16, _CELLS, size, _KV_HEADS), tensor(_F32, _CELLS, _ROWS, 1)
         result = multiply(context, v, softmax(context, multiply(context, k, q), mask, 1.0, 0.0))
     graph = function("new_graph", pointer, pointer)(context)
     function("build_forward_expand", None, pointer, pointer)(graph, result)

@@ -86,5 +86,5 @@ def flash_attention(model: Model, config: ContextConfig) -> str:
     room = available_bytes() - sum(model.size.cache_bytes(config))  # a context that fits with it must not be refused
     fits = model.size.scores_bytes(config) <= min(_MAX_SCORES, room // 2)
     is_off = config.flash_attn == "auto" and model.places == {CPU} and config.type_v in _FLOATS and fits
-    is_off = is_off and not flash_is_fast()
+    is_off = is_off and not flash_is_fast(model.header.head_sizes[0])
     return "on" if config.exact else "off" if is_off else config.flash_attn

@@ -106,6 +106,12 @@ class GgufHeader:
         """Whether there is a value, of any type, for the architecture's `key`."""
         return f"{self.architecture}.{key}" in self.values
 
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """Values of a token in the K and V cache of a head."""
+        per_head = self.number("embedding_length") // max(1, *(self.numbers("attention.head_count") or [0]))
+        return self.number("attention.key_length") or per_head, self.number("attention.value_length") or per_head
+
     def number(self, key: str) -> int:
         """The maximum of numbers(); 0 if there are none."""
         return max(self.numbers(key), default=0)

@@ -234,9 +234,7 @@ def model_size(config: ModelConfig, header: GgufHeader | None = None, devices: S
 def _cache_widths(header: GgufHeader, n_layer: int) -> tuple[tuple[int, int], ...]:
     """Values of one token in the K and V cache of each layer."""
     heads = header.numbers("attention.head_count") or [0]
-    per_head = header.number("embedding_length") // max(1, *heads)
-    k = header.number("attention.key_length") or per_head
-    v = header.number("attention.value_length") or per_head
+    k, v = header.head_sizes
     if header.number("attention.key_length_mla"):
         v = 0  # multi-header latent attention stores both in K
     heads_kv = header.numbers("attention.head_count_kv") or heads

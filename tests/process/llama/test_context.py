@@ -68,7 +68,7 @@ def make(model: Model) -> Iterator[Make]:
 def test_on_the_cpu_flash_attention_is_off_where_it_is_slow_unless_it_is_needed(
     text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], is_fast: bool, flash_attn: str
 ) -> None:
-    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda: is_fast)
+    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda _: is_fast)
     expected = make(flash_attn=flash_attn, **about).decode(text[:5], 1).copy()
     assert np.array_equal(make(**about).decode(text[:5], 1), expected)
 
@@ -78,7 +78,7 @@ def test_flash_attention_is_used_where_scores_would_need_much_memory(
     text: list[int], make: Make, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     expected = make(flash_attn="on").decode(text[:5], 1).copy()
-    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda: False)
+    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda _: False)
     monkeypatch.setattr(f"duo.llama.context_params.{name}", value)
     monkeypatch.setattr("duo.llama.context.check_memory", lambda *_: None)
     assert np.array_equal(make().decode(text[:5], 1), expected)

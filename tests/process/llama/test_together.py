@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {"n_ctx": 320, "profile": False, "n_threads": 1, "draf
 def _without_flash_attention() -> Iterator[None]:
     """It adds up values as F16, in the order of the cells, which is another one beside other texts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duo.llama.context_params.flash_is_fast", lambda: False)
+        patch.setattr("duo.llama.context_params.flash_is_fast", lambda _: False)
         yield
 
 

@@ -66,7 +66,7 @@ def test_command_lines(name: str) -> None:
 
 
 def test_the_program_that_can_draft_does_so_with_every_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda: False)
+    monkeypatch.setattr("duo.llama.context_params.flash_is_fast", lambda _: False)
     model = tiny_llama(tmp_path / "tiny.gguf")
     paths = {name: Path(name) for name in (COMPLETION, SPECULATIVE)}
     with load(model, model, n_ctx=128, n_threads=1, draft_n_threads=1, profile=False) as engine:
