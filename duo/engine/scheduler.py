@@ -161,7 +161,8 @@ class Scheduler(RequestQueue):
             waiting = [job for job in self._waiting.jobs if isinstance(job, Request) and may_share(job)]
         own, *others = [(len(one.prompt), one.config.stop.n_predict) for one in (request, *waiting)]
         sums = sorted(n_prompt + max(0, n_predict) for n_prompt, n_predict in others)
-        known = [one for one in others if one[1] >= 0] if may_share(request) and own[1] >= 0 else []
+        may_grow = self._left is None and may_share(request) and own[1] >= 0
+        known = [one for one in others if one[1] >= 0] if may_grow else []
         for length in sorted((one for one in known if sum(one) > sum(own)), key=sum, reverse=True):
             n_most = sum(sorted([sum(own), *map(sum, known)])[-slot.n_together :])
             with suppress(PromptError, MemoryLimitError):  # which are its own

@@ -736,6 +736,18 @@ def test_contexts_have_room_for_the_longest_that_waits(
     assert contexts == 1, "they are made once"
 
 
+def test_who_is_left_goes_on_in_the_contexts_though_a_longer_text_waits(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]]
+) -> None:
+    dice = random.Random(19)
+    with load(pair[0], lookup="off", **{**OPTIONS, "n_ctx": 0}) as engine:
+        texts = [Text(engine, some(dice, n), max_tokens=m) for n, m in ((20, 10), (20, 60), (200, 8))]
+        texts[0].acts[8] = [texts[2].submit]
+        engine.scheduler.submit(texts[0].request, texts[1].request)
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=text.request.config.stop.n_predict), text.error
+
+
 @pytest.mark.parametrize("slot", [-1, 0])
 def test_a_conversation_goes_on_beside_a_text_that_begins_as_it_does(slot: int, pair: tuple[Path, Path]) -> None:
     dice = random.Random(11)
