@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # llama-cpp-python 0.3.36 (llama.cpp, processor only), on a processor with AVX512-FP16 (Intel's Xeons since 2023).
 # Expected: flash attention of heads of 64 values takes about half as long as of 128, for as many heads, rows and cells.
-# Instead: it takes four times as long, heads of 80 and 96 five and six times, while matrix products take as expected:
-# with four rows and 1,024 cells, flash attention is 9 to 16 times as slow as these for heads of 64 to 96, twice for 128.
+# Instead: it takes four times as long, heads of 80 and 96 six and seven times, while matrix products take as expected:
+# with four rows and 1,024 cells, flash attention is 9 to 18 times as slow as these for heads of 64 to 96, twice for 128.
 # Why: with AVX512-FP16, ggml's loops over half-precision values step by 128 values (GGML_F16_STEP), 64 without it; what
 # is left of a row is computed value by value, and of a head of less than 128 values that is the whole head.
 # Why it matters: many small models have heads of 64 (SmolLM2, TinyLlama, Llama 3.2 1B, Qwen2.5 0.5B), and -fa auto is on
