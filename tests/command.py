@@ -19,6 +19,9 @@ ONE_EACH = ("-t", "1", "-td", "1")
 # Code for `before`; see tests/child.py.
 SLOW_TARGET = "from tests.child import slow_target; slow_target()\n"
 
+# Code for `before`: a text begins with the draft in another process, however long that takes to load.
+PATIENT = "from duo.remote import process; process._PATIENCE_S = 300.0\n"
+
 _CONFIGS = tempfile.TemporaryDirectory(prefix="duo-config-")
 _numbers = count()
 
@@ -80,9 +83,10 @@ def environment(more: dict[str, str] | None = None) -> dict[str, str]:
     return kept | own | (more or {})
 
 
-def gated_target(gate: Path) -> str:
-    """Code for `before`: a slow target whose fifth decode waits until the file `gate` exists."""
-    return f"{SLOW_TARGET}from tests.child import gated_target; gated_target({str(gate)!r})\n"
+def gated_target(gate: Path, seconds: float = 0.05) -> str:
+    """Code for `before`: a target as slow as `slow_target(seconds)`, whose fifth decode waits for the file `gate`."""
+    call = f"slow_target({seconds}); gated_target({str(gate)!r})"
+    return f"from tests.child import gated_target, slow_target; {call}\n"
 
 
 def models(target: Path, draft: Path | None = None) -> list[Argument]:

@@ -19,7 +19,7 @@ import psutil
 
 from tests.command import Argument, command, environment
 
-PATIENCE_S = 60.0  # until a test gives up; nothing is asserted about less
+PATIENCE_S = 300.0  # until a test gives up; nothing is asserted about less
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -218,7 +218,7 @@ class StreamedText:
 
     def finish(self) -> str:
         """The whole text."""
-        self._thread.join(10 * PATIENCE_S)
+        self._thread.join(2 * PATIENCE_S)
         assert not self._thread.is_alive()
         if self._error is not None:
             raise self._error

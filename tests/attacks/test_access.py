@@ -11,7 +11,7 @@ from duo.server.lead_server import Lead
 from tests.attacks.judge import assert_serves, attack
 from tests.raw_http import TERMS, UPGRADE
 
-LIMITS = Limits(request_s=0.3, read_s=0.3, hello_s=0.3)
+LIMITS = Limits(request_s=2.0, read_s=2.0, hello_s=2.0)
 KEY = "sk-one"
 BASIC = base64.b64encode(f":{KEY}".encode()).decode()
 

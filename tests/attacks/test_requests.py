@@ -14,7 +14,7 @@ from tests.attacks.judge import assert_serves, attack
 from tests.raw_http import request
 from tests.serving import wait_until
 
-LIMITS = Limits(request_s=0.3, read_s=0.3, hello_s=0.3)
+LIMITS = Limits(request_s=2.0, read_s=2.0, hello_s=2.0)
 CLOSE = "Connection: close\r\n"
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from duo import Engine, load
+from duo.engine.request import Request
+from duo.engine.stream import AsyncSteps
 from duo.http.listener import Limits
 from duo.server.lead_server import Lead
 from duo.speculation.types import Step
@@ -46,15 +48,26 @@ class Counting(Lead):
     def __init__(self, engine: Engine, **options: Any) -> None:
         self.go_on = threading.Event()
         self.go_on.set()
-        super().__init__(engine, port=0, on_step=self._count, **options)
+        self.n_meanwhile: dict[int, int] = {}  # tokens of all texts from a request to its end, by its `max_tokens`
+        super().__init__(engine, port=0, on_step=self._count, on_text=self._end, **options)
+        self._before: dict[Request, int] = {}
+        self._begin_text = self._service.begin
+        self._service.begin = self._begin  # type: ignore[method-assign]
 
     def __enter__(self) -> Self:
         super().__enter__()
         return self
 
+    def _begin(self, text: Request) -> AsyncSteps:
+        self._before[text] = self.n_written
+        return self._begin_text(text)
+
     def _count(self, step: Step) -> None:
         self.go_on.wait()
         self.n_written += len(step.tokens)
+
+    def _end(self, text: Request) -> None:
+        self.n_meanwhile[text.config.stop.n_predict] = self.n_written - self._before[text]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -64,9 +77,9 @@ def test_a_short_request_beside_streams_that_nobody_reads(engine: Engine, n_befo
         links = [stack.enter_context(connect(lead, asked(N, stream=True))) for _ in range(N_STREAMS)]
         wait_until(lambda: lead.n_texts + lead.n_written // N >= N_STREAMS - 1 and lead.n_written >= n_before)
         with connect(lead, asked(4, stream=stream)) as short:
-            before = lead.n_written
             assert short.recv(9) == b"HTTP/1.1 "
-            assert lead.n_written - before <= 3 * N * N_TOGETHER + 4, "three turns of those in a batch, and its own"
+            wait_until(lambda: 4 in lead.n_meanwhile)
+            assert lead.n_meanwhile[4] <= 3 * N * N_TOGETHER + 4, "three turns of those in a batch, and its own"
         for link in links:
             link.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = read_to_the_end(link)
@@ -89,10 +102,9 @@ def test_who_has_filled_the_queue_makes_room_for_others(engine: Engine, *, all_b
             assert read_answer(more)[0] == 503
         with connect(lead, asked(4, key="two")) as other:
             wait_until(lambda: lead.n_texts == 9 + all_began and "two" in {t.client for t in lead._service.unfinished})
-            before = lead.n_written
             lead.go_on.set()
             assert read_answer(other)[0] == 200
-        assert lead.n_written - before <= 3 * N * N_TOGETHER + 4
+        assert lead.n_meanwhile[4] <= 3 * N * N_TOGETHER + 4
         ended = [link for link in hog if select.select([link], [], [], 0)[0]]
         assert [read_answer(link)[0] for link in ended] == ([] if all_began else [503]), "the last of those that wait"
 

@@ -49,7 +49,7 @@ def test_a_back_joins_and_is_killed_while_text_streams(
         *(("context", "2,048 tokens"), ("schedule", "target alone")),
     ):
         expect(page.locator(f"#{name}")).to_contain_text(text)
-    assert page.locator("#lanes").evaluate(DRAWN) > 0
+    page.wait_for_function(f"({DRAWN})(document.querySelector('#lanes')) > 0")
     assert text_of(page).locator(".from-draft").count() == 0
     with BackProcess(demo_pair[1], lead.port) as back:
         expect(row).to_have_count(1)

@@ -22,7 +22,7 @@ from tests.serving import PATIENCE_S, wait_until
 from tests.unit.remote.workers import frame, hello
 
 N_AT_ONCE = 50
-LIMITS = Limits(request_s=0.2, read_s=0.2, hello_s=0.2)
+LIMITS = Limits(request_s=1.0, read_s=1.0, hello_s=1.0)
 BODY = b'{"prompt": "a", "max_tokens": 5, "stream": true}'
 
 VALID = [

@@ -182,7 +182,7 @@ def test_the_text_is_the_same_where_the_draft_certainly_takes_part(pair: Pair, n
             n, records = -1, pair.metrics.events
             while n < len(records):
                 n = len(records)
-                time.sleep(0.1)
+                time.sleep(0.5)
 
     n_accepted = n_verified = n_hits = 0
     for kind in ("code", "story"):

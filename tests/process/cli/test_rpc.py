@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duo.llama.library import supports_rpc
-from tests.command import SLOW_TARGET, Argument, duo, gated_target, models
+from tests.command import PATIENT, SLOW_TARGET, Argument, duo, gated_target, models
 from tests.serving import LeadProcess, RpcServer, Served, free_port
 from tests.unit.cli import runner
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not supports_rpc(), reason="this build has no RP
 
 TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "-t", "1")
 ASYNC = ("--schedule", "async")
-IMPATIENT = ("--rpc-timeout", "2")
+IMPATIENT = ("--rpc-timeout", "10")
 
 # Code for `before`: prints a line when the target's prefill and each later decode begins.
 TELL = """
@@ -55,7 +55,8 @@ def test_the_text_is_the_same_wherever_the_models_are(
     pair: list[Argument], servers: list[str], plain: bytes, tmp_path: Path, where: str
 ) -> None:
     report = tmp_path / "run.json"
-    run = duo(*pair, *TEXT, *ASYNC, "--json", report, "-v", *where.format(*servers).split(), before=SLOW_TARGET)
+    options = (*pair, *TEXT, *ASYNC, "--json", report, "-v", *where.format(*servers).split())
+    run = duo(*options, before=PATIENT + SLOW_TARGET)
     assert (run.status, run.stdout, run.warnings) == (0, plain, [])
     assert json.loads(report.read_text())["draft"]["accepted"] > 0
     assert "--rpcd none" not in where or f"[{servers[0]}] model buffer size" in run.stderr
@@ -99,7 +100,7 @@ def test_the_text_so_far_is_written_when_the_targets_server_fails(
 def test_a_draft_is_used_again_when_its_server_is_back(pair: list[Argument], tmp_path: Path, plain: bytes) -> None:
     port, report, gate = free_port(), tmp_path / "run.json", tmp_path / "gate"
     options = (*pair, *TEXT, *ASYNC, "--rpc", f"127.0.0.1:{port}", "--json", report)
-    with Served(*options, before=gated_target(gate)) as run:
+    with Served(*options, before=gated_target(gate, 0.3)) as run:  # the draft makes its context within the text
         run.wait_for("cannot be reached.*the target ")
         with RpcServer(port=port):
             run.wait_for("connected again")

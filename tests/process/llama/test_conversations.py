@@ -145,7 +145,7 @@ def test_texts_that_pause_for_others_are_as_if_each_were_alone(kind: str, schedu
                 text = some(dice, dice.randrange(5, 120))
                 sampling: dict[str, Any] = dice.choice([{"temperature": 0.0}, {"temperature": 0.9, "seed": i}])
                 asked.append((text, {"max_tokens": dice.choice([1, 20, 40]), "ignore_eos": True, **sampling}))
-            streams = [engine.stream(text, **more) for text, more in asked]
+            streams = engine._start([Request(text, generation_config(**more)) for text, more in asked])
             dropped = dice.choice([None, *range(len(asked))])
             if dropped is not None:
                 next(streams[dropped], None)
@@ -178,8 +178,7 @@ def test_a_paused_text_keeps_its_slot(tmp_path: Path) -> None:
                 )
                 for text, slot in zip(texts, (first, other), strict=True)
             ]
-            for request in requests:
-                engine.scheduler.submit(request)
+            engine.scheduler.submit(*requests)
             for _ in requests:
                 ends.acquire()
             kept = engine.call(lambda slot: slot.kept)
@@ -197,7 +196,7 @@ class Asked:
         self.request = Request(prompt, config, end=lambda _: self._ended.set(), owner=owner, slot=slot)
 
     def n_cached(self) -> int:
-        assert self._ended.wait(20)
+        assert self._ended.wait(300)
         return self.request.n_cached
 
 
@@ -299,8 +298,10 @@ def test_what_is_kept_beside_a_paused_text(tmp_path: Path) -> None:
     with load(path, n_ctx=512, profile=False, turn_tokens=4, lookup="off") as engine:
         engine.slot.n_together = 1
         engine.call(lambda slot: slot.reserve(0, -1))
-        long = engine.stream(some(dice, 20), max_tokens=60, ignore_eos=True)
-        short = engine.stream(begun, max_tokens=4, ignore_eos=True)
+        texts = ((some(dice, 20), 60), (begun, 4))
+        long, short = engine._start(
+            [Request(text, generation_config(max_tokens=n, ignore_eos=True)) for text, n in texts]
+        )
         text = [*begun, *(token for step in short for token in step.tokens)]
         assert sum(len(step.tokens) for step in long) == 60
         assert long.request.n_pauses

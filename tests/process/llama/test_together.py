@@ -77,7 +77,7 @@ class Text:
         self._ended.set()
 
     def wait(self) -> list[int]:
-        assert self._ended.wait(20), vars(self.engine.scheduler)
+        assert self._ended.wait(300), vars(self.engine.scheduler)
         return self.tokens
 
 

@@ -14,7 +14,7 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from duo.server.batch import read_requests
-from tests.command import Argument, assert_refused, duo
+from tests.command import SLOW_TARGET, Argument, assert_refused, duo
 from tests.process.cli.terminal import Terminal
 from tests.serving import Served, wait_until
 
@@ -117,8 +117,10 @@ def test_a_batch_is_killed_stopped_and_continued(started: Callable[..., list[Arg
     def n_lines() -> int:
         return output.read_bytes().count(b"\n") if output.exists() else 0
 
-    with Served(*started()) as batch:
+    slow = started("--lookup", "off")  # so that it is killed and stopped in the middle
+    with Served(*slow, before=SLOW_TARGET) as batch:
         wait_until(lambda: n_lines() >= 5)
+        batch.send(signal.SIGSTOP)
         refused = duo(*started())
         batch.send(signal.SIGKILL)
         assert batch.finish() == -signal.SIGKILL
@@ -127,7 +129,7 @@ def test_a_batch_is_killed_stopped_and_continued(started: Callable[..., list[Arg
     n_killed = n_lines()
     assert 5 <= n_killed < n
     output.write_bytes(killed + b'{"id":"batch_req_0123","custom_id":"request-35","resp')
-    with Served(*started()) as batch:
+    with Served(*slow, before=SLOW_TARGET) as batch:
         wait_until(lambda: n_lines() >= n_killed + 4)
         batch.send(signal.SIGINT)
         assert batch.finish() == 130

@@ -7,13 +7,15 @@ import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.command import SLOW_TARGET
 from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
 
 CONTEXT = ("-c", "512")
@@ -22,6 +24,10 @@ LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
 
 def get(lead: LeadProcess, path: str, **headers: str) -> httpx.Response:
     return httpx.get(lead.url + path, headers=headers, timeout=PATIENCE_S)
+
+
+def streamed(lead: LeadProcess, asked: dict[str, Any]) -> AbstractContextManager[httpx.Response]:
+    return httpx.stream("POST", f"{lead.url}/v1/completions", json=asked | {"stream": True}, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="session")
@@ -53,20 +59,22 @@ def test_a_lead_that_is_loading_answers_503_until_ctrl_c(demo_pair: tuple[Path, 
         assert lead.lines == ["loading begins", "duo: interrupted while loading"]
 
 
-SLOW_WARM_UP = """
+# The warm-up begins, and goes on when it has been aborted.
+ENDLESS_WARM_UP = """
 import sys, time
 from duo.engine import model_pair
 warm_up = model_pair.warm_up
-def slow(*arguments):
+def wait_and_warm_up(context, *more):
     print("warms up", file=sys.stderr, flush=True)
-    time.sleep(1)
-    warm_up(*arguments)
-model_pair.warm_up = slow
+    while not context._aborted:
+        time.sleep(0.01)
+    return warm_up(context, *more)
+model_pair.warm_up = wait_and_warm_up
 """
 
 
 def test_a_signal_during_the_warm_up_ends_a_lead(demo_pair: tuple[Path, Path]) -> None:
-    with LeadProcess(demo_pair[1], "--port", str(free_port()), before=SLOW_WARM_UP, wait=False) as lead:
+    with LeadProcess(demo_pair[1], "--port", str(free_port()), before=ENDLESS_WARM_UP, wait=False) as lead:
         lead.wait_for("^warms up$")
         lead.send(signal.SIGTERM)
         assert lead.finish() == 128 + signal.SIGTERM
@@ -80,8 +88,9 @@ def listens(port: int) -> bool:
 
 
 def test_a_signal_ends_streams_and_waiting_requests(demo_pair: tuple[Path, Path]) -> None:
-    with LeadProcess(demo_pair[1], *CONTEXT, "-np", "1") as lead, ThreadPoolExecutor() as pool:
-        with httpx.stream("POST", f"{lead.url}/v1/completions", json=LONG | {"stream": True}) as response:
+    options = (*CONTEXT, "-np", "1", "--lookup", "off")
+    with LeadProcess(demo_pair[1], *options, before=SLOW_TARGET) as lead, ThreadPoolExecutor() as pool:
+        with streamed(lead, LONG) as response:
             lines = response.iter_lines()
             assert "choices" in next(lines)
             waiting = pool.submit(lead.post, "/v1/completions", **LONG)
@@ -181,7 +190,7 @@ def test_a_slot_of_ones_own(lead: LeadProcess) -> None:
 
 def test_slots_tell_what_is_being_written(demo_pair: tuple[Path, Path]) -> None:
     prompts = ("Once upon a time", "1, 2, 3,")
-    with LeadProcess(demo_pair[1], "-c", "2048", "--lookup", "off") as lead:
+    with LeadProcess(demo_pair[1], "-c", "2048", "--lookup", "off", before=SLOW_TARGET) as lead:
         streams = [lead.stream(prompt, 300, duo={}) for prompt in prompts]
         for stream in streams:
             stream.wait_for_pieces(4)
@@ -239,9 +248,8 @@ def test_each_of_many_clients_gets_its_own_text_or_503(lead: LeadProcess) -> Non
     def ask(i: int) -> httpx.Response:
         return lead.post("/v1/completions", prompt="a", grammar=f'root ::= "client {i}"')
 
-    asked = {"prompt": "a", "max_tokens": -1, "ignore_eos": True, "stream": True}
     with ThreadPoolExecutor(40) as pool:
-        with httpx.stream("POST", f"{lead.url}/v1/completions", json=asked) as stream:
+        with streamed(lead, LONG) as stream:
             next(stream.iter_lines())
             answers = [pool.submit(ask, i) for i in range(40)]
             wait_until(lambda: any(one.done() for one in answers))  # the queue is full
@@ -275,14 +283,14 @@ def ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
 def test_many_requests_leave_nothing_behind(lead: LeadProcess) -> None:
     with httpx.Client(timeout=PATIENCE_S) as client:
         memory, n_files = [], []
-        for _ in range(2):
+        for _ in range(4):
             for _ in range(4):
                 ask_ten(lead, client)
             for slot in range(4):
                 client.post(f"{lead.url}/slots/{slot}?action=erase")
             memory.append(lead.facts.memory_info().rss)
             n_files.append(lead.facts.num_fds())
-        assert memory[1] - memory[0] < 2e6
+        assert min(after - before for before, after in pairwise(memory)) < 2e6, "it does not grow each time"
     wait_until(lambda: lead.facts.num_fds() <= n_files[0])
 
 

@@ -37,7 +37,7 @@ def kin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def slow_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target so slow that the draft is ahead of it, and pays."""
-    child.slow_target(0.003, monkeypatch.setattr)
+    child.slow_target(0.02, monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_a_proxy_or_certificates_that_cannot_be_used(name: str, value: str, said
 
 
 def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_client, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(chat_client, "_SILENCE_S", 1.0)
     with FakeServer(Reply(b"", ending=HELD)) as server:
         with pytest.raises(ServerError, match="is incomplete: timed out"):
             ask(server)

@@ -122,7 +122,7 @@ def test_a_text_that_has_paused_ends_with_the_contexts_that_it_was_written_with(
             return -3 if engine.scheduler.running() == texts[1:] else int(decode(pointer, batch))
 
         monkeypatch.setattr(llama_cpp, "llama_decode", fail)
-        paused, failed = [engine.start(text) for text in texts]
+        paused, failed = engine._start(texts)
         with pytest.raises(ModelError, match="no text can be written"):
             failed.completion()
         with pytest.raises(ModelError, match="no text can be written"):

@@ -25,7 +25,7 @@ def test_which_tokens_are_needed(admission: Admission, said: str | None) -> None
 
 
 def test_a_worker_that_says_nothing_is_refused() -> None:
-    with Stage(Admission(TOKEN, hello_s=0.01)) as stage, stage.worker() as silent, stage.worker() as leaving:
+    with Stage(Admission(TOKEN, hello_s=1.0)) as stage, stage.worker() as silent, stage.worker() as leaving:
         leaving.leave()
         assert silent.close_code() == TRY_LATER
         stage.wait_for("refused: silence", 2)

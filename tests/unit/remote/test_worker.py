@@ -47,12 +47,12 @@ def drafting(
             running.result(60)
 
 
-def write(stage: Stage) -> int:
+def write(stage: Stage, most_s: float = 5.0) -> int:
     """Write a text, which is the target's own; the number of candidates accepted in it."""
 
     def pace() -> None:
-        """A decode that is slow enough for the draft to get as far ahead as it may be, but for the prompt's."""
-        end = time.monotonic() + (0.05 if stage.target.tokens else 0.0)
+        """A decode that waits, but for the prompt's, until the draft is as far ahead as it may be; at most `most_s`."""
+        end = time.monotonic() + (most_s if stage.target.tokens else 0.0)
         while stage.writing.metrics.n_pending < N_AHEAD and time.monotonic() < end:
             time.sleep(0.001)
 
@@ -137,7 +137,7 @@ def test_a_bad_network_changes_no_text(stage: Stage, monkeypatch: pytest.MonkeyP
     with Proxy(stage.port, **chances) as proxy, drafting(proxy.port, doubtful, pause_s=0.01):
         while not (n_accepted and n_prepared and chances.keys() <= proxy.counts.keys()):
             until(lambda: stage.drafts.connected)
-            n_accepted += write(stage)
+            n_accepted += write(stage, 0.05)
             n_prepared += stage.writing.metrics.hits.total()
             n_texts += 1
             assert n_texts < 100, proxy.counts

@@ -182,12 +182,14 @@ def test_one_that_does_not_read_is_ended_and_keeps_few_texts(
     monkeypatch.setattr(events, "TextReader", Reader)
     monkeypatch.setattr(events, "MAX_TEXTS", 5)
     request = b"GET /v1/duo/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    lead = make_lead(alias="x" * 10_000_000, limits=Limits(read_s=5))  # a state fills all buffers
+    lead = make_lead(alias="x" * 10_000_000, limits=Limits(read_s=600))  # a state fills all buffers
     with lead, connect(lead, request, window=4096) as hangs:
         wait_until(lambda: lead._service.watchers)
         for _ in range(10):
             write(lead)
         assert len(readers) in (5, 6)  # also the one whose event is being sent
+        server: Any = lead._listener._server
+        server.config.limits = Limits(read_s=0.1)
         wait_until(lambda: not lead._service.watchers)
         read_to_the_end(hangs)
 
