@@ -106,7 +106,8 @@ def _end(connection: Connection, log: IO[bytes], process: subprocess.Popen[bytes
         process.kill()
 
 
-_idle: weakref.WeakKeyDictionary[Model, GrammarProcess] = weakref.WeakKeyDictionary()
+_MOST_IDLE = 4  # as many texts as are written together by default
+_idle: weakref.WeakKeyDictionary[Model, list[GrammarProcess]] = weakref.WeakKeyDictionary()
 
 
 class Grammar:
@@ -115,7 +116,8 @@ class Grammar:
     def __init__(self, model: Model, text: str) -> None:
         """`text`: GBNF with a rule `root`, or Lark with a rule `start`. Raises UsageError if it is invalid."""
         data = checked(text)
-        kept = _idle.pop(model, None)
+        idle = _idle.get(model)
+        kept = idle.pop() if idle else None
         process = GrammarProcess(model) if kept is None or kept.has_ended else kept
         try:
             answer = process.ask(PARSE, data)
@@ -150,9 +152,10 @@ class Grammar:
 
 
 def _release(model: Model, process: GrammarProcess) -> None:
-    """Keep the process for the model's next grammar."""
-    if not process.closed:
-        _idle[model] = process
+    """Keep the process for the model's next grammar, unless some are kept."""
+    idle = _idle.setdefault(model, [])
+    if not process.closed and len(idle) < _MOST_IDLE:
+        idle.append(process)
 
 
 def checked(grammar: str, name: str = "the grammar") -> bytes:
