@@ -37,6 +37,6 @@ def _proposers(slot: ModelPair, asked: Drafting, *, is_rejection: bool) -> Propo
         return slot.proposers(drafts=False, remote=False, lookup=bool(asked.lookup))
     if not drafting.n_max:
         return Proposers()
-    if drafting != slot.drafting and (slot.draft is not None or slot.remote is None):
+    if drafting != slot.drafting:
         return slot.limited(drafting, lookup=lookup, remote=not is_rejection)
     return slot.proposers(remote=not is_rejection, lookup=lookup)

@@ -40,9 +40,8 @@ class Turns(Generic[T]):
 
     def take(self, job: T | None = None) -> T:
         """Remove a job: the one whose turn it is, of which there must be one, unless another is named."""
-        found = min(
-            (one for one in self._jobs if job is None or one[3] is job), key=itemgetter(0)
-        )  # of several, the first
+        jobs = (one for one in self._jobs if job is None or one[3] is job)
+        found = min(jobs, key=itemgetter(0))  # of several, the first
         self._jobs.remove(found)
         n_clients = sum(end > self._now for end in self._ends.values())
         self._now += found[2] / max(1, n_clients)

@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
 from duo.engine.together import Member
 from duo.errors import DecodeAborted, DecodeError, ModelError, PromptError
 from duo.llama.context import Context
+from duo.server.lead_server import Lead
 from duo.speculation.joint import JointDecodes
 from duo.speculation.types import Candidate, Origin, Proposal, Step
 from tests import gguf_files as files
@@ -877,9 +878,10 @@ def test_texts_that_take_turns_have_slots_of_their_own(
     assert all(len(set(each)) == len(each) for each in slots), slots
 
 
+@pytest.mark.parametrize("is_lead", [False, True])  # which waits for remote drafts
 @pytest.mark.parametrize("n_clients", [1, 2])
 def test_a_request_limits_what_the_lookup_finds(
-    n_clients: int, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    n_clients: int, is_lead: bool, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice, propose, found = random.Random(17), LookupProposer.propose, list[int]()
 
@@ -889,7 +891,7 @@ def test_a_request_limits_what_the_lookup_finds(
         return made
 
     monkeypatch.setattr(LookupProposer, "propose", spy)
-    with load(pair[0], **OPTIONS) as engine:
+    with load(pair[0], **OPTIONS) as engine, Lead(engine, port=0) if is_lead else nullcontext():
         engine.call(lambda one: one.reserve(0, -1))
         for n_max in (2, 31):
             found.clear()
