@@ -15,7 +15,7 @@ from duo.engine.statistics import CONTEXT_FULL, GRAMMAR_END, LIMIT, StepRecord
 from duo.errors import DecodeAborted, GrammarError
 from duo.speculation.controller import Controller
 from duo.speculation.draft_estimates import DraftEstimates
-from duo.speculation.modes import ALONE, ASYNC, SYNC, Mode, TargetAlone
+from duo.speculation.modes import ALONE, ASYNC, Mode, TargetAlone
 from duo.speculation.sampling import logprobs
 from duo.speculation.types import Candidate, Logits, Origin, Plan, Proposal, Step, StepCost, TokenLogprobs
 
@@ -121,20 +121,21 @@ class Generation:
         self._go_on()
         self.target, self._put, self._stop, self._pauses = target, put, stop, lambda _: False
         self.proposers, self._mode, self._began, self._n_before = [lookup] if lookup else [], ALONE, 0.0, 0
+        self._lookup = lookup
         for proposer in self.proposers:
             proposer.begin(self.text)
 
     def propose(self) -> Proposal:
-        """Candidates for the next step."""
-        return self.proposers[0].propose([self.text]) if self.proposers else Proposal()
+        """What the lookup has for the next step."""
+        return self._lookup.propose([self.text]) if self._lookup is not None else Proposal()
 
-    def take(self, logits: Logits, candidates: Sequence[Candidate], draft: str, start: float, end: float) -> None:
-        """A decode from `start` on had the last token and these candidates of a `draft`; empty: of the lookup.
+    def take(self, logits: Logits, candidates: Sequence[Candidate], mode: Mode, start: float, end: float) -> None:
+        """A decode from `start` on had the last token and these candidates of the draft of a mode, or of the lookup.
 
         Raises what a constraint on the text raises.
         """
-        plan = Plan(candidates, origin=Origin.LOOKUP if candidates and not draft else Origin.DRAFT)
-        self._mode = Mode(draft, SYNC) if draft else ALONE
+        plan = Plan(candidates, origin=Origin.LOOKUP if candidates and not mode.draft else Origin.DRAFT)
+        self._mode = mode
         try:
             results, _ = self._verify(logits, [self.text], plan, DecodeTime(end - start, 0.0))
         except GrammarError:
@@ -164,11 +165,12 @@ class Generation:
         self._n_before, self._is_paused = len(self.text.tokens), False
         self._remote: AsyncDraft | None = None
         self._drafts = {draft.estimates.name: draft for draft in self.sources.drafts}
-        self.proposers = [*self.sources.drafts, *self.sources.others]
+        self.proposers = [*self.sources.drafts, *self.sources.others]  # the lookup learns when the drafts go on
         if self.sources.remote is not None:
             self.sources.remote.begin()
             self._remote = self.sources.remote.choose()
-            self.proposers += [self._remote] if self._remote is not None else []
+            if self._remote is not None:
+                self.proposers.insert(len(self.sources.drafts), self._remote)
         if isinstance(self.controller, Controller):
             self._recorder.controller = self.controller
         self._use_cores()
@@ -202,7 +204,7 @@ class Generation:
         if n_context <= 0 or n_text == 0:
             self._ending.reason = LIMIT if n_text == 0 else CONTEXT_FULL
             return False
-        n_room = min(n_context, target.n_batch - n_fresh + 1, n_text or target.n_batch)
+        n_room = min(n_context, target.n_batch - n_fresh + 1, n_text or target.n_batch, text.n_most + 1)
         text.n_room = n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)
         if n_fresh > 1:  # the last batch of the prefill verifies nothing
             text.n_room = 1
@@ -219,7 +221,7 @@ class Generation:
             before.end()
         self.controller.use([each for each in self._estimates() if not each.has_ended], len(self.text.tokens))
         if draft is not None:
-            self.proposers.append(draft)
+            self.proposers.insert(len(self.sources.drafts), draft)
             draft.begin(self.text)
 
     def _decode(self, texts: Sequence[RunningText], plan: Plan) -> tuple[Logits, DecodeTime]:

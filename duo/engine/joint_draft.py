@@ -1,9 +1,8 @@
 """JointDraft: candidates of the local draft for texts that are written together, in turns with the target.
 
 A text has the sequence of the draft's cache with the number of its own in the target's. That holds a beginning of it,
-which is read in pieces, and only where the draft pays. One decode makes the next candidates of several texts. All other
-drafts are idle meanwhile: remote ones, heads, block drafts and those with another vocabulary, whose contexts hold one
-text. So is this one for texts with rejection sampling, and those for which it may not draft in schedule sync.
+which is read in pieces, and only where the draft pays. One decode makes the next candidates of several texts. The draft
+is idle for texts with rejection sampling, and for those for which it may not draft in schedule sync.
 """
 
 from __future__ import annotations

@@ -57,6 +57,11 @@ class LocalDraft(AsyncDraft):
         """Threads of the target beside this draft."""
         return self.threads.target if self._thread is None else self._concurrent[0]
 
+    @property
+    def is_translated(self) -> bool:
+        """Whether the draft has another vocabulary."""
+        return self._translation is not None
+
     def begin(self, text: RunningText) -> None:
         """See Proposer. A draft that shares no device with the target starts during the target's prefill.
 

@@ -25,7 +25,7 @@ def new_text(slot: ModelPair, request: Request, cache: Cache) -> Generation:
     ending = request.metrics.ending = Ending(config.stop, target.piece, target.is_end)
     text = RunningText(
         list(request.prompt), ending, request.metrics, verifier, sampler, config.sampling, target.n_vocab, banned,
-        config.mode, judges_all=not config.is_rejection,
+        config.mode, judges_all=not config.is_rejection, n_most=request.drafting.n_limit,
     )  # fmt: skip
     logprobs, scored = config.n_logprobs, request.scored
     return Generation(cache.context, text, slot.threads, proposers, request.on_prompt, logprobs, slot.cores, scored)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from duo.config.model_config import ROWS
 from duo.speculation.types import Candidate, Origin, Proposal
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class RunningText:
     banned: Sequence[int] = ()  # tokens that must not be chosen
     mode: str = ""  # of sampling: see Controller.begin()
     judges_all: bool = True  # whether candidates that were not verified are scored, by comparison with the target's
+    n_most: int = ROWS  # candidates in a batch, of whatever proposer
     n_prompt: int = field(init=False)
     n_fresh: int = 1  # tokens that the next step decodes besides candidates; several: the end of the prompt
     n_room: int = 0  # tokens that the next step may add

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from duo.config import SAMPLERS, DraftConfig, GenerationConfig, StopConfig
+from duo.config.model_config import ROWS
 from duo.config.option import check_names, declared, with_values
 from duo.engine.recorder import Recorder
 from duo.engine.statistics import END_OF_TEXT, LIMIT, STOP_STRING
@@ -43,6 +44,11 @@ class Drafting:
         limits = (config.n_max, config.n_lookup)
         n_max, n_lookup = limits if self.n_max is None else (min(self.n_max, each) for each in limits)
         return replace(config, schedule=self.schedule or config.schedule, n_max=n_max, n_lookup=n_lookup)
+
+    @property
+    def n_limit(self) -> int:
+        """Candidates in a batch, of whatever draft."""
+        return ROWS if self.n_max is None else self.n_max
 
 
 AS_USUAL = Drafting()

@@ -279,7 +279,7 @@ class Scheduler(RequestQueue):
             slot.is_usable = False
             for member in members:
                 self._finish(member.request, error)
-            members.clear()
+            together.clear()
             self.fail(error, list(self._paused))  # they cannot go on in new contexts
         finally:
             with self._changed:

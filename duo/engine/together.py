@@ -2,7 +2,7 @@
 
 A decode has the last token of each text that is being written, with the candidates of its lookup or of the draft that
 pay, and a piece of the shortest prompt that is still being read; on the CPU, most of a prompt is read by decodes of its
-own. Which drafts are idle: see joint_draft.py.
+own. Which drafts there are for several texts: see joint_draft.py and single_draft.py. Heads and block drafts are idle.
 """
 
 import logging
@@ -19,11 +19,13 @@ from duo.engine.kv_store import LEAST, Cache, SavedCache, belong
 from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import Request
+from duo.engine.single_draft import SingleDraft
 from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.build import CPU
 from duo.llama.sequences import Logits
 from duo.speculation.acceptance import Acceptance
 from duo.speculation.joint import JointDecodes
+from duo.speculation.modes import ALONE, SYNC, Mode
 from duo.speculation.prompt_lookup import PromptLookup
 from duo.speculation.types import Candidate, Proposal, Step, common_prefix
 
@@ -87,7 +89,7 @@ class Together:
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
         self._costs = JointDecodes(pair.controller.target)
-        self._draft = JointDraft(pair, self._costs)
+        self._draft, self._single = JointDraft(pair, self._costs), SingleDraft(pair, self._costs)
         self._n_threads, self._is_reading, self._reads_next = 0, False, False
         self._n_read = 0  # decodes that have read prompts
         self.members: list[Member] = []
@@ -145,8 +147,9 @@ class Together:
         generation, pair = member.generation, self._pair
         looks_up = pair.lookup is not None and generation.sources.others
         memory = pair.memories.beside(member.request.owner) if looks_up else None
-        n_most = member.request.drafting.applied(pair.drafting).n_most
-        lookup = LookupProposer(PromptLookup(), n_most, memory) if looks_up else None
+        lookup = (
+            LookupProposer(PromptLookup(), min(pair.drafting.n_most, member.text.n_most), memory) if looks_up else None
+        )
         generation.enter(member.cache.context, lookup, put, member.request.cancelled)
         self.members.append(member)
         self._draft.add(member)
@@ -155,6 +158,7 @@ class Together:
     def remove(self, member: Member, *, pauses: bool = False) -> SavedCache:
         """It has ended, and its conversation is kept; or it `pauses`. Returns a copy of its cache if it does."""
         generation, cache = member.generation, member.cache
+        self._single.remove(member)
         generation.leave(pauses=pauses)
         for proposer in () if pauses else generation.sources.others:
             if isinstance(proposer, LookupProposer):
@@ -174,7 +178,7 @@ class Together:
     def settle(self) -> Member:
         """One text is left: it is now the text of the contexts."""
         (member,) = self.members
-        self.members.clear()
+        self.clear()
         text, (cache, *_) = member.text, self._pair.caches
         if member.sequence:
             self._context.adopt(member.sequence)
@@ -184,6 +188,11 @@ class Together:
         belong(self._pair.caches, cache.owner)
         member.generation.target, self._pair.saved.here = cache.context, member.slot
         return member
+
+    def clear(self) -> None:
+        """No texts are written together any more."""
+        self._single.end()
+        self.members.clear()
 
     # What is written
 
@@ -208,6 +217,7 @@ class Together:
 
     def _fail(self, error: DecodeError | ModelError) -> None:
         """Read all again, once."""
+        self._single.end()
         self._pair.reset()
         if all(member.failed_at == len(member.text.tokens) for member in self.members):
             raise error
@@ -220,11 +230,13 @@ class Together:
         writing, reading, in_pieces = self._due()
         n_most = min(ROWS, context.n_batch, self.n_free) - len(self.members)
         rooms, looked_up = [one.text.n_room - 1 for one in writing], [one.generation.propose() for one in writing]
-        numbers, began = self._costs.plan(looked_up, rooms, n_most), now()
-        proposals = self._draft.propose(writing, looked_up, numbers, n_most)
+        began, proposals = now(), self._single.propose(writing, looked_up, n_most)
+        numbers = self._costs.plan(proposals, rooms, n_most)
+        proposals = self._draft.propose(writing, proposals, numbers, n_most)
         drafted_s = now() - began
         if any(one.chain for one in writing):
             numbers = self._costs.plan(proposals, rooms, n_most)
+        self._single.verifies(writing, proposals, numbers)
         parts = [
             (one.sequence, [one.text.tokens[-1], *[each.token for each in proposal.candidates[:n]]], 1 + n)
             for one, proposal, n in zip(writing, proposals, numbers, strict=True)
@@ -277,9 +289,11 @@ class Together:
 
     def _take(self, member: Member, logits: Logits, proposal: Proposal, n: int, start: float, end: float) -> int:
         """The tokens that a decode with the first `n` candidates adds to a text. Its errors are its own."""
-        n_before = len(member.text.tokens)
+        n_before, mode = len(member.text.tokens), Mode(proposal.draft, SYNC) if proposal.draft else ALONE
+        if proposal.draft == self._single.mode.draft:
+            mode = self._single.mode
         try:
-            member.generation.take(logits, proposal.candidates[:n], proposal.draft, start, end)
+            member.generation.take(logits, proposal.candidates[:n], mode, start, end)
         except Exception as error:
             member.error = error
         self._draft.learn(member, n_before)

@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,18 +14,24 @@ import pytest
 
 import duo.engine.together
 from duo import Engine, load
+from duo.engine.async_draft import AsyncDraft
 from duo.engine.joint_draft import JointDraft
 from duo.engine.kv_store import Cache
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
+from duo.engine.single_draft import SingleDraft
 from duo.engine.together import Member
 from duo.errors import DecodeAborted, DecodeError, ModelError, PromptError
 from duo.llama.context import Context
+from duo.remote.drafts import RemoteDraft
 from duo.server.lead_server import Lead
+from duo.speculation.constants import DEFAULT
 from duo.speculation.joint import JointDecodes
+from duo.speculation.modes import Schedule
 from duo.speculation.types import Candidate, Origin, Proposal, Step
 from tests import gguf_files as files
 from tests.gguf_files import tiny_llama
+from tests.serving import BackProcess, wait_until
 
 DEPTH = 0.06
 OPTIONS: dict[str, Any] = {"n_ctx": 320, "profile": False, "n_threads": 1, "draft_n_threads": 1}
@@ -344,6 +351,146 @@ def test_which_drafts_are_idle(
             assert text.error is None
         assert not together.drafted(engine)
     assert max(together.sizes) == 3
+
+
+def watched(patch: pytest.MonkeyPatch) -> list[Member]:
+    """Whose candidates were verified of a draft that has one text at a time, of several that are written together."""
+    verifies, found = SingleDraft.verifies, list[Member]()
+
+    def spy(self: SingleDraft, members: Sequence[Member], proposals: Any, numbers: Sequence[int]) -> None:
+        if len(members) > 1:
+            name = self.mode.draft
+            both = zip(members, proposals, numbers, strict=True)
+            found.extend(one for one, proposal, n in both if n and proposal.draft == name)
+        verifies(self, members, proposals, numbers)
+
+    patch.setattr(SingleDraft, "verifies", spy)
+    return found
+
+
+def test_a_draft_with_another_vocabulary_drafts_for_one_text_after_the_other(
+    pair: tuple[Path, Path], tmp_path: Path, alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted, dice = watched(monkeypatch), random.Random(5)
+    monkeypatch.setattr(JointDecodes, "drafting", lambda _, n, rows, chances, *__: (len(chances), 1, float(rows < 6)))
+    monkeypatch.setattr(
+        JointDecodes,
+        "plan",
+        lambda _, proposals, rooms, __: [min(1, len(p.chances), n) for p, n in zip(proposals, rooms, strict=True)],
+    )
+    monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=10**9))  # however slowly it reads
+    path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
+    with load(pair[0], path, schedule="sync", lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 9 + i), max_tokens=20 + 9 * i) for i in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text, n in zip(texts, (20, 29, 38), strict=True):
+            assert text.wait() == alone(text.request.prompt, max_tokens=n)
+            assert text.error is None
+    order = [texts.index(text) for one in drafted for text in texts if text.request is one.request]
+    assert set(order) >= {0, 1}
+    assert order == sorted(order)
+
+
+def test_a_draft_with_another_vocabulary_is_idle_if_all_would_wait_until_it_has_read_a_text(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted, dice = watched(monkeypatch), random.Random(5)
+    monkeypatch.setattr(JointDecodes, "drafting", lambda _, n, rows, chances, *__: (len(chances), 1, float(rows < 6)))
+    monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=0))
+    path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
+    with load(pair[0], path, schedule="sync", lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 9), max_tokens=20) for i in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+            assert text.error is None
+    assert not drafted
+
+
+def test_a_draft_that_does_not_pay_for_a_text_drafts_for_the_next(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin, dice = list[Request](), SingleDraft._begin, random.Random(6)
+
+    def spy(self: SingleDraft, draft: AsyncDraft, member: Member) -> None:
+        begun.append(member.request)
+        begin(self, draft, member)
+
+    monkeypatch.setattr(SingleDraft, "_begin", spy)
+    monkeypatch.setattr(JointDecodes, "drafting", lambda *_: (0, 0, 0.0))
+    monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=10**9, horizon=8))
+    path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
+    with load(pair[0], path, schedule="sync", lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 9), max_tokens=60) for _ in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+    assert begun == [text.request for text in texts], "each once"
+
+
+@pytest.mark.parametrize("n_texts", [1, 2])
+def test_a_remote_draft_is_told_what_was_verified_before_the_lookup_learns(
+    n_texts: int, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, dice = list[tuple[RunningText, int, str]](), random.Random(8)  # text, its tokens before the step, and who
+    looks_up, drafts = LookupProposer.commit, RemoteDraft.commit
+
+    def of_lookup(self: LookupProposer, results: Any) -> None:
+        assert self._text is not None
+        told.append((self._text, len(self._text.tokens), "lookup"))
+        looks_up(self, results)
+
+    def of_draft(self: RemoteDraft, results: Any) -> None:
+        assert self.current is not None
+        told.append((self.current[0], len(self.current[0].tokens), "draft"))
+        drafts(self, results)
+
+    monkeypatch.setattr(LookupProposer, "commit", of_lookup)
+    monkeypatch.setattr(RemoteDraft, "commit", of_draft)
+    with load(pair[0], **OPTIONS) as engine, Lead(engine, port=0) as lead, BackProcess(pair[0], lead.port) as back:
+        back.wait_for("connected to the lead")
+        while not any(who == "draft" for _, _, who in told):
+            texts = [Text(engine, some(dice, 12), max_tokens=40) for _ in range(n_texts)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                text.wait()
+    steps = dict[tuple[int, int], list[str]]()
+    for one, n, who in told:
+        steps.setdefault((id(one), n), []).append(who)
+    both = [who for who in steps.values() if "draft" in who]
+    assert both == [["draft", "lookup"]] * len(both)
+
+
+def test_a_remote_draft_drafts_beside_several_texts(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted, dice = watched(monkeypatch), random.Random(7)
+    with load(pair[0], lookup="off", **OPTIONS) as engine, Lead(engine, port=0) as lead:
+        engine.call(lambda slot: slot.reserve(0, -1))
+
+        def write(**limits: Any) -> int:
+            texts = [Text(engine, some(dice, 12 + i), max_tokens=90) for i in range(3)]
+            for text in texts:
+                text.request.drafting = Drafting(**limits)
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                assert text.wait() == alone(text.request.prompt, max_tokens=90)
+                assert text.error is None
+                most = [step.n_candidates for step in text.request.metrics.steps]
+                assert max(most) <= limits.get("n_max", 99)
+            return len({one.request for one in drafted})
+
+        with BackProcess(pair[0], lead.port) as back:
+            back.wait_for("connected to the lead")
+            wait_until(lambda: write() > 1)
+            drafted.clear()
+            wait_until(lambda: write(n_max=1))
+            asyncs = [step for one in drafted for step in one.request.metrics.steps if step.schedule is Schedule.ASYNC]
+            assert asyncs
+        write()  # its process was killed
 
 
 def test_a_draft_reads_a_prompt_only_where_it_pays(
