@@ -13,7 +13,7 @@
 # make fuzz    property tests and random input, with thousands of cases each
 # make soak    a lead under load for ten minutes, with remote drafts that are killed
 # make dist    builds sdist and wheel, and installs the wheel in an empty environment
-# make archive builds duo for machines without Python and without a compiler, and tries it (half an hour the first time)
+# make archive builds duo for machines without Python and without a compiler, and tries it (a quarter of an hour the first time)
 # make docs    writes the texts that are generated from the code
 # make clean   removes what was installed; models, programs and results in build/ stay
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from benchmarks import argument_parser
 
 _USED = 2  # experts that a token uses
+_OUTPUTS = (".ssm_out.weight", ".shortconv.out_proj.weight")
 
 
 def inflate(source: Path, target: Path, n_ff: int = 0, n_layers: int = 0, n_experts: int = 0) -> None:
@@ -47,6 +48,9 @@ def inflate(source: Path, target: Path, n_ff: int = 0, n_layers: int = 0, n_expe
     n_ff, n_layers = n_ff or had_ff, n_layers or had_layers
     if n_ff < had_ff or n_ff % had_ff or n_layers < had_layers:  # multiples: quantised rows consist of blocks
         raise ValueError(f"{source} needs a width that is a multiple of {had_ff}, and at least {had_layers} layers")
+    others = [tensor.name for tensor in reader.tensors if tensor.name.endswith(_OUTPUTS)]
+    if n_layers > had_layers and others:  # of state space layers and convolutions: further layers would change the text
+        raise ValueError(f"{source} cannot have more layers: {others[0]} has an output that would not be zero")
     if n_experts and (n_experts < _USED or architecture != "llama"):
         raise ValueError(f"{source}: a mixture has {_USED} experts or more, and the architecture llama")
     writer = gguf.GGUFWriter(target, architecture)

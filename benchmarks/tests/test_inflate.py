@@ -14,7 +14,7 @@ from duo.config import ContextConfig
 from duo.engine.decoder import decode_all
 from duo.llama.library import quantize
 from duo.speculation.sampling import Greedy
-from tests.gguf_files import N_FF, tiny_llama
+from tests.gguf_files import N_FF, tiny_hybrid, tiny_llama
 
 Q8_0 = 7  # llama.h, enum llama_ftype
 PROMPT = "The lighthouse keeper and his dog"
@@ -84,6 +84,12 @@ def test_what_cannot_be_inflated(
         main()
     assert (raised.value.code, error in capsys.readouterr().err) == (2, True)
     assert not (tmp_path / "new.gguf").exists()
+
+
+def test_a_hybrid_model_does_not_get_more_layers(tmp_path: Path) -> None:
+    source = tiny_hybrid(tmp_path / "hybrid.gguf")
+    with pytest.raises(ValueError, match="cannot have more layers"):
+        inflate(source, tmp_path / "new.gguf", n_layers=4)
 
 
 def run(arguments: list[object], monkeypatch: pytest.MonkeyPatch) -> int | str | None:

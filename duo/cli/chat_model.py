@@ -4,12 +4,11 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 
 from duo.chat.parser import AnswerFormat, AnswerParser, Origins, Part
 from duo.cli.commands.chat import Answer, Message, Show, limit_remark
 from duo.cli.load import empty_hint
-from duo.cli.terminal.console import progress_bar
+from duo.cli.terminal.console import progress_bar, prompt_bar
 from duo.cli.terminal.interrupts import handling
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
@@ -54,7 +53,7 @@ class LocalModel:
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
         with ExitStack() as streams, ExitStack() as bar:
-            show_read = partial(bar.enter_context(progress_bar()), "reading the prompt", total=len(prompt))
+            show_read = bar.enter_context(prompt_bar(len(prompt), self._engine.slot.config.n_batch))
             # An exception inside the engine would leave it with a request without a thread, or with a lock held.
             with _interrupts_wait():
                 stream = self._engine.start(Request(prompt, config, on_prompt=show_read))

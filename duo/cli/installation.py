@@ -235,7 +235,7 @@ def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
     by_make = is_checkout or is_frozen()  # which adds RPC
     wanted = dict.fromkeys([*(name for name in backends if name in _FLAGS), *features])
     flags = " ".join(f"-D{_FLAGS[name]}=on" for name in wanted if not (by_make and name == RPC))
-    flags += "" if by_make else " -DLLAVA_BUILD=off"  # as the Makefile: what duo does not load
+    flags += "" if by_make else " -DLLAVA_BUILD=off"  # what duo does not load
     build = f'CMAKE_ARGS="{flags}" ' if flags else ""
     if is_frozen():  # nothing in an archive can be rebuilt
         return f"in a clone of duo: make {build}demo"

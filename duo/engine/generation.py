@@ -84,11 +84,16 @@ class Generation:
             self._paused_at = self._now()
             for proposer in self.proposers:
                 proposer.end()
-        if self._is_paused:
-            return False
+        if not self._is_paused:
+            self._end()
+        return not self._is_paused
+
+    def _end(self) -> None:
+        """The text has ended."""
         if rest := self._ending.finish():
-            put(Step((), 0, (rest,)))
-        return True
+            self._put(Step((), 0, (rest,)))
+        if isinstance(self.controller, Controller):
+            self.controller.target.ended(len(self.text.tokens) - self.text.n_prompt)
 
     def interrupt(self) -> None:
         """End run() after the current decode or during prefill. From any thread, after setting `stop`."""
@@ -148,8 +153,8 @@ class Generation:
     def leave(self, *, pauses: bool = False) -> None:
         """The text has ended, or pauses."""
         self._paused_at = self._now() if pauses else None
-        if not pauses and (rest := self._ending.finish()):
-            self._put(Step((), 0, (rest,)))
+        if not pauses:
+            self._end()
 
     def _go_on(self) -> None:
         if self._paused_at is not None:

@@ -220,7 +220,6 @@ class Controller:
                 draft.n_unread += len(results[0].tokens)
             return
         n_tokens, mode, costs = len(results[0].tokens), self.mode, self.costs
-        self.target.n_written += n_tokens
         cost = self._learn_cost(cost)
         alone_s = self.target.alone.seconds(1)
         self._trials.learn(n_tokens, is_alone=not cost.n_candidates and mode.schedule is not ASYNC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import TypedDict
 
@@ -193,7 +192,6 @@ class TargetCosts:
         self.bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
         self.n_found = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
         self.length = Mean(_FORGETS, DEFAULT.horizon, 1)  # tokens of a text
-        self.n_written = 0  # tokens of the present text
         self._used: dict[int, float] = {}  # share of a decode's time that its threads usually use, by free cores
         self.warm_s = math.inf  # the time of the first tokens, when the target was loaded
         self.use_cores(0)
@@ -227,17 +225,14 @@ class TargetCosts:
 
     def begin(self) -> None:
         """A text begins."""
-        self.length, self.n_written = self._with_last(), 0
         for here in self._by_cores.values():
             for times in here.values():
                 times.begin()
 
-    def _with_last(self) -> Mean:
-        """The length of texts, with that of the last one, if it got any tokens."""
-        found = replace(self.length)
-        if self.n_written:
-            found.add(self.n_written)
-        return found
+    def ended(self, n_tokens: int) -> None:
+        """A text has ended, after so many new tokens."""
+        if n_tokens:
+            self.length.add(n_tokens)
 
     def learn_cores(self, cpu_s: float, seconds: float) -> bool:
         """The threads of a decode used `cpu_s` each. Returns whether other programs have slowed down all before.
@@ -249,7 +244,7 @@ class TargetCosts:
         self._window = used_s, wall_s = used_s + cpu_s, wall_s + seconds
         if wall_s < _WINDOW_S:  # a system counts the processor time of other threads at its ticks
             return False
-        share, before = used_s / wall_s, self._used.get(self.n_cores, 0.0) * (1 - _FORGOTTEN * wall_s)
+        share, before = min(1.0, used_s / wall_s), self._used.get(self.n_cores, 0.0) * (1 - _FORGOTTEN * wall_s)
         self._used[self.n_cores] = usual = max(share, before)
         self.is_disturbed, self._window = usual >= _COMPUTES and share < _UNDISTURBED * usual, (0.0, 0.0)
         return share >= _COMPUTES and 0 < before < _UNDISTURBED * share
@@ -282,7 +277,7 @@ class TargetCosts:
             "costs": self.times(),
             "bias": self.bias.value,
             "looked_up": self.n_found.value,
-            "length": self._with_last().value,
+            "length": self.length.value,
         }
 
     def restore(self, state: TargetState) -> bool:

@@ -15,7 +15,7 @@ class Trials:
     """While no draft computes, some decodes carry arbitrary candidates to measure T(n), and drafts are probed.
 
     A *probe* scores a draft on what the target has written. In schedule sync T(1) is measured. While other programs
-    take cores from the target, no times are learned, and none are measured on purpose.
+    take cores from the target, no times are learned, except in schedule async, and none are measured on purpose.
     """
 
     def __init__(self, target: TargetCosts, chooser: Chooser) -> None:

@@ -84,12 +84,13 @@ def suggest() -> str:
     # In turns the largest and the smallest of the rest.
     own = [path for pair in zip(reversed(own), own, strict=True) for path in pair][: len(own)]
     found = _read(takewhile(lambda _: time.monotonic() < end_s, own), lambda _: None)
-    drafts = {one.path: [each for each in found if each.can_draft_for(one)] for one in found}
     targets = [one for one in found if not head_kind(one.header)]
+    drafts = {one.path: [each for each in targets if each.can_draft_for(one)] for one in targets}
     targets = [one for one in targets if one.n_bytes < available_bytes()] or targets
     if not targets:
         return nothing
-    best = max(targets, key=lambda one: (bool(drafts[one.path]), one.n_bytes))
+    can_chat = [one for one in targets if one.header.text("tokenizer.chat_template")]
+    best = max(can_chat or targets, key=lambda one: (bool(drafts[one.path]), one.n_bytes))
     words = list[str]()
     chosen = [best, *drafts[best.path][-1:]]  # the smallest draft is the last one
     for one, file, hub in zip(chosen, ("-m", "-md"), ("-hf", "-hfd"), strict=False):

@@ -21,6 +21,7 @@ from duo.cli.terminal.console import (
     finish_notices,
     note,
     progress_bar,
+    prompt_bar,
     say,
     send_log,
     warn,
@@ -141,7 +142,7 @@ def _write(
 
     try:
         with ExitStack() as watching, ExitStack() as bar:
-            show_read = partial(bar.enter_context(progress_bar()), "reading the prompt", total=len(prompt))
+            show_read = bar.enter_context(prompt_bar(len(prompt), engine.slot.config.n_batch))
             request = Request(prompt, config, on_prompt=show_read, metrics=metrics)
             with _stoppable(partial(engine.start, request)) as (stream, interrupt):
                 for watcher in watchers:

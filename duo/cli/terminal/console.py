@@ -150,6 +150,13 @@ def progress_bar(
             progress.stop()
 
 
+@contextmanager
+def prompt_bar(n_tokens: int, n_batch: int) -> Iterator[Callable[[int], None]]:
+    """A progress_bar() for a prompt of `n_tokens`: call it with those that are read. The last batch has no parts."""
+    with progress_bar() as show:
+        yield lambda n: show("reading the prompt", n, n_tokens if n + n_batch < n_tokens else None)
+
+
 def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
     """Lines with `rows` of equal length in aligned columns; those in `left` are aligned at their beginnings."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

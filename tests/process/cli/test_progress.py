@@ -1,10 +1,12 @@
 """Progress bars: on a terminal only, for what takes longer than two seconds, and nothing of them stays."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from duo.cli.terminal import console
 from tests.command import ONE_EACH, Argument, command, duo, models
 from tests.process.cli.terminal import Terminal
 from tests.process.cli.test_live import HISTORY, Screen, pytestmark
@@ -82,3 +84,15 @@ def test_it_is_not_in_a_pipe(demo_pair: tuple[Path, Path]) -> None:
     run = duo(*long_prompt(*demo_pair), before=SOON, env={"FORCE_COLOR": "1"})
     assert run.status == 0
     assert not any(bar in (run.stderr.encode() + run.stdout) for bar in BARS)
+
+
+def test_the_bar_of_a_prompt_counts_batches_and_pulses_during_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = list[tuple[float, float | None]]()
+    monkeypatch.setattr(
+        console, "progress_bar", lambda: nullcontext(lambda _, done, total: shown.append((done, total)))
+    )
+    for n_tokens in (5000, 90):
+        with console.prompt_bar(n_tokens, 2048) as show:
+            for n in range(0, n_tokens, 2048):
+                show(n)
+    assert shown == [(0, 5000), (2048, 5000), (4096, None), (0, None)]

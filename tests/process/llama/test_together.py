@@ -594,6 +594,20 @@ def test_only_texts_of_one_owner_share_a_beginning(with_draft: bool, pair: tuple
         assert found == {"ab": {0}, "ba": {60}, "aa": {60}, "cc": {0, 60}}
 
 
+@pytest.mark.parametrize("exact", [False, True])  # together, or in turns of a few tokens
+def test_the_length_of_texts_is_that_of_whole_texts(exact: bool, pair: tuple[Path, Path]) -> None:
+    dice = random.Random(19)
+    with load(pair[0], turn_tokens=8, exact=exact, **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        length = engine.slot.controller.target.length.value
+        texts = [Text(engine, some(dice, 9), max_tokens=60) for _ in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+        assert engine.slot.controller.target.length.value == pytest.approx((length + 3 * 60) / 4)
+    assert not exact or all(text.request.n_pauses for text in texts)
+
+
 def test_a_decode_for_several_texts_is_counted_once(
     pair: tuple[Path, Path], together: Together, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from duo.cli.commands.options import RunOptions
 from duo.config.option import declared
 from duo.models.demo import DRAFT, TARGET
 from tests.command import ROOT, assert_refused
-from tests.gguf_files import tiny_llama
+from tests.gguf_files import tiny_eagle3, tiny_llama
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, whole_command, with_options
 from tests.unit.cli.runner import duo
 
@@ -147,6 +147,13 @@ def test_duo_alone_never_fails(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert alone(home)[1] == "chat -m demo"
     monkeypatch.setattr("duo.cli.commands.list_models.find_models", mock.Mock(side_effect=PermissionError))
     assert alone(home)[1] == "chat -m FILE"
+
+
+def test_duo_alone_names_a_model_that_can_chat_and_no_head(home: Path) -> None:
+    tiny_llama(home / "chat.gguf", chat_template="{{ messages[0].content }}", n_layer=8)
+    tiny_llama(home / "base.gguf", n_layer=12)
+    tiny_eagle3(home / "head.gguf")
+    assert alone(home)[1] == "chat -m chat.gguf"
 
 
 def test_without_huggingface_hub_no_command_needs_it(home: Path) -> None:

@@ -283,6 +283,7 @@ def test_the_budget_and_the_horizon_follow_the_lengths_of_earlier_texts() -> Non
         assert made.controller.target.length.value == pytest.approx(likely)
         for _ in range(n_tokens):
             made.step(1, 0, 0.1)
+        made.controller.target.ended(n_tokens)
     made.begin(10)
     assert made.controller.target.length.value == pytest.approx((DEFAULT.horizon + 40) / 3), "nothing was written"
     made.step(1, 0, 0.1)
@@ -292,6 +293,7 @@ def test_the_budget_and_the_horizon_follow_the_lengths_of_earlier_texts() -> Non
     first = pair()
     first.begin(10)
     first.step(20, 0, 0.1)
+    first.controller.target.ended(20)
     again = another_run(first)
     again.begin(10)
     assert again.controller.target.length.value == pytest.approx((DEFAULT.horizon + 20) / 2)
@@ -769,6 +771,14 @@ def test_decodes_beside_another_program_are_not_learned_and_exclude_no_mode() ->
         controller.learn([written(4)], StepCost(3, 2 * FLAT[4], 2 * FLAT[4] + 0.012, cpu_s=FLAT[4]))
     assert controller.schedule is SYNC
     assert controller.target.alone.seconds(4) == pytest.approx(FLAT[4], rel=0.2)
+
+
+def test_other_threads_of_the_process_do_not_make_later_decodes_seem_disturbed() -> None:
+    """Another client's prompt is tokenised meanwhile."""
+    made = knowing(FLAT, schedules=(OFF,))
+    for share in [2.0] * 40 + [1.0] * 40:
+        made.controller.learn([written(1)], StepCost(0, FLAT[1], FLAT[1], cpu_s=share * FLAT[1]))
+        assert not made.controller.target.is_disturbed
 
 
 def test_what_was_learned_beside_another_program_is_scaled_when_that_ends() -> None:
