@@ -57,10 +57,12 @@ class LocalDraft(AsyncDraft):
         """Threads of the target beside this draft."""
         return self.threads.target if self._thread is None else self._concurrent[0]
 
-    @property
-    def is_translated(self) -> bool:
-        """Whether the draft has another vocabulary."""
-        return self._translation is not None
+    def is_single(self, sequence: int) -> bool:
+        """Whether, of several texts, it can have the one in this `sequence` of the target, and no other one beside it.
+
+        A head reads the hidden rows of sequence 0.
+        """
+        return sequence == 0 if self._is_head else self._translation is not None
 
     def begin(self, text: RunningText) -> None:
         """See Proposer. A draft that shares no device with the target starts during the target's prefill.

@@ -1,8 +1,8 @@
 """SingleDraft: a draft that can have one text only, for one of those that are written together.
 
-It is a remote draft, which runs beside the target, or a local one with another vocabulary, in turns with the target.
-The text is the first that may have it, until that text ends, or no candidate paid for DEFAULT.horizon tokens: then it
-is the next. The candidates compete with those of all texts.
+It is a remote draft, which runs beside the target, or, in turns with the target, a local one with another vocabulary or
+a head. The text is the first that may have it, until it ends or no candidate paid for DEFAULT.horizon tokens, then the
+next; a head has that in sequence 0. The candidates compete with those of all texts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING
@@ -111,7 +112,8 @@ class SingleDraft:
             if one in self._refused or one.text.mode == REJECTION:
                 continue
             sources = one.generation.sources
-            in_turns = [each for each in sources.drafts if each.is_translated and SYNC in each.estimates.schedules]
+            single = [each for each in sources.drafts if each.is_single(one.sequence)]
+            in_turns = [each for each in single if SYNC in each.estimates.schedules]
             if connected is not None and sources.remote is not None:
                 self._begin(connected, one)
             elif in_turns:
@@ -141,16 +143,19 @@ class SingleDraft:
         """The candidates for its text. A draft in turns makes further ones as long as these are worth the time."""
         estimates, text = draft.estimates, member.text
         seconds = self._costs.curve(n_texts)[-1]
-        estimates.forecast = Forecast(1 / seconds if seconds else 0.0)
-        found, limit = draft.propose([text]), min(n_most, estimates.n_max, text.n_room - 1)
+        limit = min(n_most, estimates.n_max, text.n_room - 1)
+        estimates.forecast = forecast = Forecast(1 / seconds if seconds else 0.0, n_wait=limit)
+        found = draft.propose([text])
         while estimates.schedule is SYNC and (n := len(found.candidates)) < limit:
             chance = math.prod(estimates.chances(found.candidates)), estimates.acceptance.mean
-            step_s = estimates.next_s, estimates.token_s
-            if not self._costs.drafting(n_texts, n_texts + n, [chance], [step_s], n_most - n, limit - n)[0]:
+            step_s = estimates.next_s, 0.0 if estimates.block else estimates.token_s
+            n_drafted, depth, _ = self._costs.drafting(n_texts, n_texts + n, [chance], [step_s], n_most - n, limit - n)
+            if not n_drafted:
                 break
+            estimates.forecast = replace(forecast, n_wait=depth)  # of a block
             draft.wait(0.0)
             found = draft.propose([text])
-            if len(found.candidates) <= n:
+            if estimates.block or len(found.candidates) <= n:
                 break
         return found._replace(chances=[(chance, math.inf) for chance in estimates.chances(found.candidates)])
 

@@ -2,7 +2,7 @@
 
 A decode has the last token of each text that is being written, with the candidates of its lookup or of the draft that
 pay, and a piece of the shortest prompt that is still being read; on the CPU, most of a prompt is read by decodes of its
-own. Which drafts there are for several texts: see joint_draft.py and single_draft.py. Heads and block drafts are idle.
+own. Drafts for several texts: see joint_draft.py and single_draft.py.
 """
 
 import logging

@@ -4,7 +4,7 @@ import ctypes
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,8 +69,7 @@ class Context(Sequences):
         self.model = model
         self.n_device_bytes = sum(caches[model.n_layer - model.n_offloaded :])
         self._aborted = False
-        # Called after each decode() with the position of its first token and their number: see HeadContext.
-        self.on_decoded: Callable[[int, int], None] = lambda *_: None
+        self.on_decoded = lambda *_: None
         self.on_loaded = lambda _: None
         # Sizes of the batches that were decoded, on devices that may compile for each.
         self._sizes: set[int] | None = None if model.places == {CPU} else set()

@@ -35,6 +35,7 @@ class Sequences(Handle):
     n_batch: int
     n_vocab: int
     was_first: bool
+    on_decoded: Callable[[int, int], None]  # called with what sequence 0 has decoded: its first position, and tokens
     on_loaded: Callable[[int], None]  # called with the tokens of sequence 0 whose hidden rows are not known
 
     def branch(self, sequence: int, n_past: int, of: int = 0) -> None:
@@ -92,7 +93,8 @@ class Sequences(Handle):
         They are `[rows, n_vocab]`, after the last tokens of the part; valid, and raises, as those of decode().
         """
         all_tokens, positions, outputs, sequences = list[int](), list[int](), b"", list[tuple[int, ...]]()
-        for sequence, tokens, n_rows in parts:
+        order = sorted(range(len(parts)), key=lambda i: parts[i][0] != 0)  # sequence 0 first, for its hidden rows
+        for sequence, tokens, n_rows in map(parts.__getitem__, order):
             n, n_past = len(tokens), self._past.get(sequence, 0)
             all_tokens += tokens
             positions += range(n_past, n_past + n)
@@ -100,13 +102,14 @@ class Sequences(Handle):
             sequences += [(sequence,)] * n
         self._decode(all_tokens, positions, outputs, sequences)
         for sequence, tokens, _ in parts:
+            if sequence == 0:
+                self.on_decoded(self._past[0], len(tokens))
             self._past[sequence] = self._past.get(sequence, 0) + len(tokens)
-        self.on_loaded(self._past[0])
-        rows, found = self._logits(sum(n_rows for _, _, n_rows in parts)), list[Logits]()
-        for _, _, n_rows in parts:
-            found.append(rows[:n_rows])
-            rows = rows[n_rows:]
-        return found
+        rows, found = self._logits(sum(n_rows for _, _, n_rows in parts)), dict[int, Logits]()
+        for i in order:
+            n_rows = parts[i][2]
+            found[i], rows = rows[:n_rows], rows[n_rows:]
+        return [found[i] for i in range(len(parts))]
 
     def adopt(self, sequence: int) -> None:
         """Make sequence 0 what `sequence` is, which becomes empty."""

@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,30 @@ def test_a_head_reads_a_text_in_any_parts(pair: Pair) -> None:
         whole = read(context, head, text)
         for sizes in ([1, 1, 1], [2, 30], [1, 5, 40], [50]):
             np.testing.assert_allclose(read(context, head, text, *sizes), whole, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "glm4moe"])
+def test_the_rows_of_a_text_beside_others_are_its_own(kind: str, files: Files) -> None:
+    path, draft = files[kind]
+    text, other, third = some(40, 1), some(40, 2), some(40, 3)
+    with closing(Model(ModelConfig(path, heads=True))) as target, ExitStack() as stack:
+        head = target if draft is None else stack.enter_context(closing(Model(ModelConfig(draft))))
+        found = []
+        for n_texts in (1, 3):
+            config = ContextConfig(256, 1, 1, flash_attn="off", n_texts=n_texts, n_outputs_max=16)
+            with closing(Context(target, config)) as context:
+                reader = stack.enter_context(closing(head_type(head)(head, replace(config, n_texts=1), context)))
+                if n_texts == 1:
+                    context.decode(text)
+                else:
+                    context.decode_parts([(2, third[:9], 1), (1, other[:20], 0), (0, text[:30], 1)])
+                    context.decode_parts([(1, other[20:], 1), (0, text[30:38], 3), (2, third[9:10], 1)])
+                    context.decode_parts([(2, third[10:12], 2)])
+                    context.decode_parts([(1, some(2, 4), 2), (0, text[38:], 2)])
+                assert reader.rows.first == 0
+                found.append(reader.rows.array[1:41].copy())
+    assert np.abs(found[0]).max() > 0.1
+    np.testing.assert_allclose(found[1], found[0], atol=1e-4)
 
 
 def test_a_token_is_read_with_the_row_of_the_position_before_it(pair: Pair) -> None:

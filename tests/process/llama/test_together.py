@@ -283,8 +283,8 @@ def test_texts_beside_which_others_are_written(kind: str, tmp_path: Path, togeth
         reference = stack.enter_context(load(path, heads="off", schedule="off", n_slots=1, lookup="off", **OPTIONS))
         engine = stack.enter_context(load(path, draft, schedule="sync", **OPTIONS))
         engine.call(lambda slot: slot.reserve(0, -1))
-        for _ in range(4):
-            texts = [Text(engine, some(dice, 30), max_tokens=n, **more) for n in (40, 5, 16)]
+        for lengths in 2 * [(40, 5, 16), (5, 40, 16)]:
+            texts = [Text(engine, some(dice, 30), max_tokens=n, **more) for n in lengths]
             engine.scheduler.submit(*(text.request for text in texts))
             for text in texts:
                 found = text.wait()
@@ -295,7 +295,8 @@ def test_texts_beside_which_others_are_written(kind: str, tmp_path: Path, togeth
                 assert found == list(reference.generate(text.request.prompt, **text.options).tokens)
             if kind in ("eagle3", "mtp"):
                 head: Any = engine.slot._contexts[1]
-                assert head.rows.first > 30, "rows of before are not those of the text"
+                is_known = lengths[0] == 40  # of the text in sequence 0
+                assert is_known == (head.rows.first == 0), "rows of before are not those of another text"
     assert max(together.sizes) == 3
 
 
@@ -390,6 +391,30 @@ def test_a_draft_with_another_vocabulary_drafts_for_one_text_after_the_other(
     order = [texts.index(text) for one in drafted for text in texts if text.request is one.request]
     assert set(order) >= {0, 1}
     assert order == sorted(order)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_head_drafts_for_the_text_whose_hidden_rows_it_reads(
+    kind: str, pair: tuple[Path, Path], tmp_path: Path, alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted, dice = watched(monkeypatch), random.Random(kind)
+    monkeypatch.setattr(JointDecodes, "drafting", lambda _, n, rows, chances, *__: (len(chances), 1, 1.0))
+    monkeypatch.setattr(
+        JointDecodes,
+        "plan",
+        lambda _, proposals, rooms, __: [min(1, len(p.chances), n) for p, n in zip(proposals, rooms, strict=True)],
+    )
+    monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=10**9))
+    head = (files.tiny_eagle3 if kind == "eagle3" else files.tiny_block)(tmp_path / "head.gguf", depth=DEPTH)
+    with load(pair[0], head, schedule="sync", lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 9 + i), max_tokens=60) for i in range(3)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=60)
+            assert text.error is None
+    assert {one.request for one in drafted} == {texts[0].request}
+    assert len(drafted) > 9
 
 
 def test_a_draft_with_another_vocabulary_is_idle_if_all_would_wait_until_it_has_read_a_text(
