@@ -98,6 +98,8 @@ class SingleDraft:
     def _follow(self, members: Sequence[Member]) -> None:
         """Use the draft that can be used now, for the text that is to have it."""
         remote = self._pair.remote
+        if remote is not None and self._used is None:
+            remote.begin()  # of a text that it does not have yet
         connected = remote.choose() if remote is not None else None
         if self._used is not None:
             draft, member = self._used

@@ -456,6 +456,31 @@ def test_a_draft_that_does_not_pay_for_a_text_drafts_for_the_next(
     assert begun == [text.request for text in texts], "each once"
 
 
+def test_a_remote_draft_that_lacks_a_token_of_one_text_drafts_for_the_next(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted, dice = watched(monkeypatch), random.Random(9)
+    target = tiny_llama(tmp_path / "padded.gguf", depth=DEPTH, n_layer=2, padding=20)
+    with (
+        load(target, lookup="off", **OPTIONS) as engine,
+        Lead(engine, port=0) as lead,
+        BackProcess(pair[0], lead.port) as back,
+    ):
+        back.wait_for("connected to the lead")
+        unknown = engine.slot.target.n_vocab - 1
+
+        def write() -> bool:
+            texts = [Text(engine, [*some(dice, 9), *n * [unknown], 9], max_tokens=90) for n in (1, 0, 0)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                text.wait()
+                assert text.error is None
+            assert not any(one.request is texts[0].request for one in drafted)
+            return bool(drafted)
+
+        wait_until(write)
+
+
 @pytest.mark.parametrize("n_texts", [1, 2])
 def test_a_remote_draft_is_told_what_was_verified_before_the_lookup_learns(
     n_texts: int, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
