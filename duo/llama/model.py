@@ -203,8 +203,13 @@ class ModelSize:
         return max(self.largest, *self.cache_bytes(config), 0)
 
 
-def model_size(config: ModelConfig, header: GgufHeader | None = None, devices: Sequence[Device] = ()) -> ModelSize:
-    """Read the sizes from all headers of a model; `header`: the first. Raises ModelError, UsageError for overrides."""
+def model_size(
+    config: ModelConfig, header: GgufHeader | None = None, devices: Sequence[Device] | None = ()
+) -> ModelSize:
+    """Read the sizes from all headers of a model; `header`: the first. Raises ModelError, UsageError for overrides.
+
+    `devices` None: they are not known.
+    """
     header = header or GgufHeader(config.path)
     header.add_files(config.shards[1:])
     overrides = read_overrides(config, header, devices)

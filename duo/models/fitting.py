@@ -65,6 +65,8 @@ def fit(
     models = [_Placed(name, target, context)]
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", draft, context))
+    elif draft is not None and draft.overrides:  # that process finds the devices
+        model_size(draft, devices=None)
     for device in dict.fromkeys(device for model in models for device in model.silent):
         why = "reports all of its %s as free, whatever other programs use there: if the layers do not fit, set"
         log.info(f"%s (%s) {why} %s", device.name, device.description, of_size(device.reported[1]), models[0].parameter)

@@ -175,6 +175,20 @@ def test_patterns_are_checked_before_a_model_is_loaded(
     assert_refused(runner.duo("-m", mixture, "-md", dense, *TEXT, *options.split()), "no tensor of", status=2)
 
 
+@needs_rpc
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("-otd x$=CPU", "-otd: no tensor of dense.gguf matches 'x$'"), ("-cmoed", "-cmoed: dense.gguf has no experts")],
+)
+def test_those_of_a_draft_on_a_server_are_checked_before_too(
+    mixture: Path, dense: Path, server: str, monkeypatch: pytest.MonkeyPatch, options: str, said: str
+) -> None:
+    monkeypatch.setattr(loading, "load_model", None)
+    assert_refused(
+        runner.duo("-m", mixture, "-md", dense, "--rpc", server, *TEXT, *options.split()), f"error: {said}", status=2
+    )
+
+
 def test_a_lead_keeps_experts_on_the_cpu(mixture: Path, plain: bytes, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with LeadProcess(mixture, "--exact", "-ncmoe", "2", "--log-file", log) as lead:
