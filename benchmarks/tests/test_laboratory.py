@@ -1,5 +1,7 @@
 """The laboratory: what it computes by itself, and its files. tests/process runs scenarios."""
 
+import math
+import random
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,13 +22,14 @@ from benchmarks.engine import Instant
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, OFF, Case, best, fixed, late
 from benchmarks.regret import N_LONG, SHORT, WRONG, Judged, Run, tables, verdicts
-from benchmarks.runner import Bar, by_prompt
+from benchmarks.runner import Bar, by_prompt, take
 from benchmarks.samples import FOLDER, N_TOKENS, cases, texts, tilted
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.traces import Trace
 from duo.bench.results import Results
-from duo.bench.rounds import Contestant, Prompt, Sample
+from duo.bench.rounds import Contestant, Job, Prompt, Sample
 from duo.bench.rounds import Run as Text
+from duo.diagnose.measure import Interrupted
 from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
 from duo.speculation.machine import Machine
@@ -47,6 +50,24 @@ def test_a_bar_compares_the_fastest_of_each_name() -> None:
     assert Bar("duo", most=9.5, figure="mb").verdict(results).passed
     assert Bar("duo", "nothing").verdict(results).passed is None
     assert by_prompt(results)[3] == ["duo", "10.0 (×1.00)", "20.0 (×2.00)", "45.0 (×9.00)"]
+
+
+@pytest.mark.parametrize(("end", "measured"), [(-math.inf, ["a"]), (math.inf, ["a", "b", "b", "a"])])
+def test_also_the_first_round_ends_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, end: float, measured: list[str]
+) -> None:
+    monkeypatch.setattr(random.Random, "shuffle", lambda _, order: order.reverse())
+
+    def write(_job: Job, stop: threading.Event) -> Text:
+        if stop.is_set():
+            raise Interrupted
+        return Text("a b", 2, 10.0)
+
+    results = Results([Contestant(name, write) for name in "ba"])
+    setup = Mock(end=end, job=Job(Path("m.gguf"), None, "", Path(), 2, 64))
+    assert take(results, [Prompt("p", "one"), Prompt("q", "two")], setup)
+    assert [sample.contestant.name for sample in results.samples] == measured
+    assert len(by_prompt(results)) == 3
 
 
 def test_live_events_may_begin_with_the_last_text_of_before() -> None:
