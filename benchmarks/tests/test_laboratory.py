@@ -4,7 +4,7 @@ import math
 import random
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -29,9 +29,11 @@ from benchmarks.traces import Trace
 from duo.bench.results import Results
 from duo.bench.rounds import Contestant, Job, Prompt, Sample
 from duo.bench.rounds import Run as Text
+from duo.config import DraftConfig
 from duo.diagnose.measure import Interrupted
 from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
+from duo.remote.drafts import RemoteDrafts
 from duo.speculation.machine import Machine
 from duo.speculation.types import Logits
 
@@ -173,6 +175,35 @@ def test_a_text_that_was_disturbed_is_written_once_more(monkeypatch: pytest.Monk
     with pytest.raises(DecodeError, match="took longer"):
         emulation.write(Mock(), Mock(), Mock(), Mock())
     assert not took_s
+
+
+@pytest.mark.parametrize(("n_late", "n_written"), [(0, 1), (2, 3), (9, 3)])
+def test_a_text_in_which_a_remote_draft_was_late_is_written_once_more_by_another_one(
+    monkeypatch: pytest.MonkeyPatch, n_late: int, n_written: int
+) -> None:
+    emulation = Emulation(read_machine(FOLDER / "m2-m1.json", N_MAX)["small-batches"], Account(1.0))
+    remote, backs, written = Mock(spec=RemoteDrafts, connected=[]), list[Mock](), list[Mock]()
+
+    def back(*_: object) -> nullcontext[Mock]:
+        backs.append(Mock(status=None, stderr="late\n"))
+        remote.connected = [Mock()]
+        return nullcontext(backs[-1])
+
+    def write(*_: object) -> Text:
+        written.append(remote.connected[0])
+        backs[-1].status = -9 if len(written) <= n_late else None
+        return Text("a b", 2, 9.0)
+
+    monkeypatch.setattr(Emulation, "write", write)
+    monkeypatch.setattr("benchmarks.servers.back", back)
+    monkeypatch.setattr("benchmarks.servers.Relay", lambda *_: nullcontext(Mock(port=1)))
+    engine = Mock(slot=Mock(remote=remote, drafting=DraftConfig(4, 8)))
+    with ExitStack() as stack:
+        (contestant,) = emulation.far({"both": 0}, engine, Mock(), 1, stack)
+        with nullcontext() if n_late < 3 else pytest.raises(DecodeError, match="the remote draft failed: late$"):
+            assert contestant.write(Mock(), Mock()).tokens == 2
+    assert len(set(written)) == len(written) == len(backs) == n_written
+    assert {draft.estimates.branches for draft in written} == {0}
 
 
 # The judge of the policy
