@@ -213,6 +213,7 @@ def emulate_drafts(device: DeviceTimes, slow_down: float) -> None:
 
     def emulating(self: DraftWorker, url: Any, hello: Any, context: Any, *more: Any) -> None:
         begin(self, url, hello, lambda n: Emulated(context(n), device, _Strict(slow_down)), *more)
+        self.aborts = device.aborts
 
     DraftWorker.__init__ = emulating  # type: ignore[assignment, method-assign]
 

@@ -164,6 +164,11 @@ class DraftEstimates:
         return (self.costs.concurrent if self.schedule is ASYNC else self.costs.alone).token_s
 
     @property
+    def restart_s(self) -> float:
+        """After a rejection, until the draft begins anew: the round trip, and half of a decode that cannot be aborted."""
+        return self.costs.latency_s + (0.0 if self.aborts else self.costs.concurrent.token_s / 2)
+
+    @property
     def next_s(self) -> float:
         """Seconds for the next token in schedule sync, for which it reads what the lookup has found; of a block."""
         return self.costs.alone.seconds(0.0, self.n_block) + self.n_unread_found * self.costs.read_s
