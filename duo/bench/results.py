@@ -241,6 +241,7 @@ def model_facts(slot: ModelPair) -> dict[str, dict[str, object] | None]:
             "path": model.path, "name": model.path.name, "description": model.description, "bytes": model.n_bytes,
             "params": model.n_params, "layers": model.n_layer, "quantisation": model.quantisation,
             "vocabulary": model.n_vocab, "trained_context": model.n_ctx_train,
+            **dict(zip(("expert_bytes", "expert_bytes_on_cpu"), model.size.expert_bytes(model.n_offloaded), strict=True)),
         }
         for role, model in (("target", slot.target), ("draft", slot.draft_model))
     }  # fmt: skip

@@ -175,6 +175,12 @@ class ModelSize:
         """Weights of the last `n_layers` layers and the output, which are on devices."""
         return sum(self.layers[len(self.layers) - n_layers :]) + self.output
 
+    def expert_bytes(self, n_offloaded: int) -> tuple[int, int]:
+        """Weights of all experts, and of those on the CPU, if the last `n_offloaded` layers are on devices."""
+        total = sum(self.experts) + sum(each.experts for each in self.elsewhere.values())
+        here = sum(self.experts[: len(self.experts) - n_offloaded])
+        return total, here + self.elsewhere.get(CPU, Moved()).experts
+
     def cache_bytes(self, config: ContextConfig) -> tuple[int, ...]:
         """KV cache of each layer: sliding windows in full, the states of recurrent layers, a few MiB, not at all."""
         cells = n_cells(config)

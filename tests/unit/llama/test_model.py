@@ -67,6 +67,8 @@ def test_experts_are_counted_apart_and_what_is_elsewhere_is_not_in_a_layer(tmp_p
     assert moved.experts == (0, 2 * expert, 2 * expert)
     assert moved.elsewhere == {"CPU": (5 * expert + 3 * query, 5 * expert, 0)}
     assert sum(moved.layers) == sum(size.layers) - 5 * expert - 3 * query
+    assert [size.expert_bytes(n) for n in (0, 2, 3)] == [(9 * expert, n * expert) for n in (9, 3, 0)]
+    assert [moved.expert_bytes(n) for n in (0, 2, 3)] == [(9 * expert, n * expert) for n in (9, 5, 5)]
     output = model_size(ModelConfig(path, overrides=(("override_tensor", "^output=CPU"),)))
     assert (output.output, output.layers) == (0, size.layers)
 
