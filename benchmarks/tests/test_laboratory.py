@@ -200,7 +200,7 @@ def test_a_text_in_which_a_remote_draft_was_late_is_written_once_more_by_another
     engine = Mock(slot=Mock(remote=remote, drafting=DraftConfig(4, 8)))
     with ExitStack() as stack:
         (contestant,) = emulation.far({"both": 0}, engine, Mock(), 1, stack)
-        with nullcontext() if n_late < 3 else pytest.raises(DecodeError, match="the remote draft failed: late$"):
+        with nullcontext() if n_late < 3 else pytest.raises(DecodeError, match=r"the remote draft failed: late$"):
             assert contestant.write(Mock(), Mock()).tokens == 2
     assert len(set(written)) == len(written) == len(backs) == n_written
     assert {draft.estimates.branches for draft in written} == {0}

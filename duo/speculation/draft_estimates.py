@@ -165,7 +165,7 @@ class DraftEstimates:
 
     @property
     def restart_s(self) -> float:
-        """After a rejection, until the draft begins anew: the round trip, and half of a decode that cannot be aborted."""
+        """From a rejection until the draft begins anew: the round trip, and half of a decode that it cannot abort."""
         return self.costs.latency_s + (0.0 if self.aborts else self.costs.concurrent.token_s / 2)
 
     @property

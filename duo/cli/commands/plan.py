@@ -97,14 +97,14 @@ class _Policy(msgspec.Struct):
     latency_ms: Milliseconds | None = None
 
 
-class _Model(msgspec.Struct):
+class _Experts(msgspec.Struct):
     expert_bytes: int = 0
     expert_bytes_on_cpu: int = 0
 
 
 class _Run(msgspec.Struct):
     policy: _Policy
-    models: dict[str, _Model | None] = {}
+    models: dict[str, _Experts | None] = {}
 
 
 def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
