@@ -55,7 +55,7 @@ class RemoteTarget(CandidateQueue):
         self._serial, self._send, self._cancel = text.serial, send, cancel
         self._lead_epoch, self._may_draft = text.epoch, text.may_draft
         self._message: CandidateMessage | None = None
-        self._told: float | None = None  # when the lead contradicted the draft, until the next candidate
+        self._told: float | None = None  # when it was last told to begin anew, until the next candidate
         if text.ahead is not None:
             self._lookahead = text.ahead.lookahead()
         self.open()
@@ -72,7 +72,8 @@ class RemoteTarget(CandidateQueue):
             sequence.commit(text.tokens)
             if text.epoch != self._lead_epoch and sequence.epoch == before:  # it lacks a candidate that was sent
                 sequence.restart()
-            self._told = self._now() if sequence.epoch != before else self._told
+            if sequence.epoch != before or (text.may_draft and not self._may_draft):
+                self._told = self._now()
             self._lead_epoch, self._may_draft = text.epoch, text.may_draft
             if text.ahead is not None:
                 self._lookahead = text.ahead.lookahead()
