@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add("-n", "--n-tokens", type=int, metavar="N", help="number of tokens per text (default: by scenario)")
     add("--prompts", type=Path, nargs="+", metavar="FILE", help="prompts (default: of the pair)")
     add("--only", nargs="+", metavar="NAME", default=(), help="only contestants whose names start with NAME")
-    add("--minutes", type=float, default=math.inf, metavar="M", help="as many rounds as fit, at least one")
+    add("--minutes", type=float, default=math.inf, metavar="M", help="as many rounds as fit, or a part of the first")
     add("--questions", type=Path, metavar="FILE", help="spec-bench, clients: questions of Spec-Bench or SPEED-Bench")
     add("--per-category", type=int, metavar="N", help="spec-bench: questions of each category (default: all)")
     add("--turns", type=int, metavar="N", help="spec-bench: turns of each question (default: all)")

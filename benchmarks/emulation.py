@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks import servers
 from benchmarks.contestants import Setup, patched
 from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
+from benchmarks.process import Child
 from benchmarks.runner import note
 from duo.bench.contestants import write_here
 from duo.bench.rounds import Contestant, Job, Run
@@ -124,7 +125,8 @@ class Emulation:
     ) -> list[Contestant]:
         """Those whose draft is in another process, behind a link with the delay; it connects to `port`.
 
-        `modes`: by name, how many outcomes the draft prepares (None: as many as pay).
+        `modes`: by name, how many outcomes the draft prepares (None: as many as pay). If decodes took too long there,
+        that process has ended: another one starts, and the text is written again.
         """
         remote = engine.slot.remote
         assert isinstance(remote, RemoteDrafts)
@@ -135,17 +137,28 @@ class Emulation:
             "from benchmarks.emulation import DeviceTimes, emulate_drafts\n"
             f"emulate_drafts({self.draft_times()!r}, {self.account.slow_down!r})"
         )
-        process = stack.enter_context(servers.back(setup, to, patched(code)))
-        servers.wait_until(lambda: bool(remote.connected), process)
+
+        def started() -> Child:
+            before = remote.connected
+            process = stack.enter_context(servers.back(setup, to, patched(code)))
+            servers.wait_until(lambda: any(draft not in before for draft in remote.connected[:1]), process)
+            return process
+
+        process = started()
 
         def write(branches: int | None, job: Job, stop: threading.Event) -> Run:
+            nonlocal process
             remote.drafting = replace(drafting, branches=branches)
-            for draft in remote.connected:
-                draft.estimates.branches = branches
-            run = self.write(engine, Proposers(engine.slot.controller, remote=remote), job, stop)
-            if process.status is not None:
-                raise DecodeError(f"the remote draft failed: {process.stderr.strip()}")
-            return run
+            for _ in range(_N_TRIES):
+                if process.status is not None:
+                    note(f"once more, because the remote draft failed: {process.stderr.strip()}")
+                    process = started()
+                for draft in remote.connected:
+                    draft.estimates.branches = branches
+                run = self.write(engine, Proposers(engine.slot.controller, remote=remote), job, stop)
+                if process.status is None:
+                    return run
+            raise DecodeError(f"the remote draft failed: {process.stderr.strip()}")
 
         return [Contestant(mode, partial(write, branches), n_max="auto") for mode, branches in modes.items()]
 
@@ -200,6 +213,7 @@ def emulate_drafts(device: DeviceTimes, slow_down: float) -> None:
 
     def emulating(self: DraftWorker, url: Any, hello: Any, context: Any, *more: Any) -> None:
         begin(self, url, hello, lambda n: Emulated(context(n), device, _Strict(slow_down)), *more)
+        self.aborts = device.aborts
 
     DraftWorker.__init__ = emulating  # type: ignore[assignment, method-assign]
 

@@ -8,7 +8,7 @@
 #   --dry-run   print the commands without running them
 #   --offline DIR   only fill DIR with what a machine without a network needs: see benchmarks/offline.sh
 #   --pairs smollm2-f16 -r 2 -n 32   test run of a few minutes, with the demo pair; also for small GPUs
-#   --minutes M time for the rounds of each pair, without building (default: 8); there is at least one round
+#   --minutes M time for the rounds of each pair, without building (default: 8): as many as fit, or a part of one
 #   --models TARGET DRAFT   other models: the target larger than the GPU memory, the draft at most a tenth of it
 #
 # BACKEND cuda (default), vulkan (AMD, Intel) or metal (the default on a Mac)

@@ -6,7 +6,8 @@
 #   DIR/offline.sh models                 install duo, and make the models: 10 GB in DIR/build
 #   DIR/offline.sh measure PAIR [options of python -m benchmarks gpu]   PAIR: card-7b-0.5b or card-7b-1.5b
 #
-# Each step takes five minutes at most: LIMIT is the seconds of a build (default: 280).
+# Each step takes five minutes at most: LIMIT is the seconds of a build (default: 280), and after three and a half
+# minutes (--minutes), measure only ends the command that is running, and writes what it has.
 #
 # PYTHON  interpreter with pip (default: python3); there, of the version for which the wheels are
 # WHEELS  here: pip's options for another version there, such as "--python-version 3.12 --platform linux_x86_64
@@ -147,7 +148,7 @@ for pair in ON_A_CARD:
 measure)
     [[ $# != 1 && $2 != -* ]] || misused "name a pair: offline.sh measure PAIR"
     use
-    python -m benchmarks gpu --pairs "$2" --minutes 3.5 --peers "$work/cmake/bin" \
+    python -m benchmarks gpu --pairs "$2" -n 48 --minutes 3.5 --peers "$work/cmake/bin" \
         --json "$here/result-$2.json" "${@:3}"
     ;;
 *) misused "see the head of this script: --offline DIR, build, models or measure PAIR" ;;

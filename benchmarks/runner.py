@@ -160,7 +160,7 @@ def prompts_of(setup: Setup) -> list[Prompt]:
 
 
 def in_time(prompts: Sequence[Prompt], end: float) -> Iterator[Prompt]:
-    """Those of the rounds that end before `end` if none takes longer than the longest so far; at least one."""
+    """Those of the rounds that end before `end` if none takes longer than the longest so far; at least one begins."""
     last, longest = time.monotonic(), 0.0
     for i, prompt in enumerate(prompts):
         now = time.monotonic()
@@ -171,16 +171,20 @@ def in_time(prompts: Sequence[Prompt], end: float) -> Iterator[Prompt]:
 
 
 def take(results: Results, prompts: Sequence[Prompt], setup: Setup, *, warm_up: bool = False) -> bool:
-    """Add samples of all contestants. False after Ctrl-C."""
-    first = len({sample.i_round for sample in results.samples})
+    """Add samples of all contestants, until the time is over. False after Ctrl-C."""
+    first, stop = len({sample.i_round for sample in results.samples}), threading.Event()
 
     def put(sample: Sample) -> None:
         results.samples.append(replace(sample, i_round=first + sample.i_round))
         note(progress(results.samples[-1], results, first + len(prompts)))
+        if time.monotonic() > setup.end:
+            stop.set()
 
     with suppress(KeyboardInterrupt):
         rounds, first_prompt = in_time(prompts, setup.end), prompts[-1] if warm_up else None
-        take_samples(results.contestants, rounds, setup.job, put, note, threading.Event(), first_prompt)
+        take_samples(results.contestants, rounds, setup.job, put, note, stop, first_prompt)
+        if stop.is_set():
+            note("the time is over (--minutes): what was measured counts")
         return True
     note("interrupted")
     return False

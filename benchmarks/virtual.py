@@ -7,7 +7,7 @@ import random
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, count, islice, takewhile
 from typing import NamedTuple
 
@@ -114,7 +114,7 @@ def replay(
     local = link = context = None
     if draft is not None and draft.remote:
         times = {n: drafting_s(machine, n) for n in (1, *warmed)}
-        context = _VirtualDraft(clock, replace(machine, latency_s=0.0))
+        context = _VirtualDraft(clock, machine)
         link = VirtualLink(clock, machine.latency_s, draft, context, sampler, times)
     elif draft is not None:
         context = _VirtualDraft(clock, machine)
@@ -329,22 +329,12 @@ class _VirtualTarget(_VirtualContext):
 
 class _VirtualDraft(_VirtualContext):
     n_branches = MAX_BRANCHES
-    _is_behind = False  # whether it begins anew: what it must know arrives late
 
     def _seconds(self, n: int) -> float:
         machine = self._machine
         if self._clock.n_threads:
-            late_s, self._is_behind = self._is_behind * machine.latency_s, False
-            return machine.concurrent_draft_s + (n - 1) * machine.read_s + late_s
+            return machine.concurrent_draft_s + (n - 1) * machine.read_s
         return reading_s(machine, n)
-
-    def rollback(self, n_past: int) -> None:
-        self._is_behind = self._is_behind or n_past < self.n_past
-        super().rollback(n_past)
-
-    def cancel(self) -> None:
-        self._is_behind = True
-        super().cancel()
 
 
 class _Sampler:

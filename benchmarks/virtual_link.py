@@ -70,7 +70,7 @@ class VirtualLink(RemoteDrafts):
         self._connection = DraftConnection(cast(Any, None), self, self.draft, wake)
         self._there = Wire[FromLead](clock, latency_s / 2, self._hear)
         self._back = Wire[FromDraft](clock, latency_s / 2, self._connection.take)
-        self._back.send(Times(dict(times)))
+        self._back.send(Times(dict(times), estimates.aborts))
 
     def new_estimates(self, model: str) -> DraftEstimates:  # noqa: ARG002
         return self._estimates

@@ -1,8 +1,10 @@
 """The laboratory: what it computes by itself, and its files. tests/process runs scenarios."""
 
+import math
+import random
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -20,15 +22,18 @@ from benchmarks.engine import Instant
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, OFF, Case, best, fixed, late
 from benchmarks.regret import N_LONG, SHORT, WRONG, Judged, Run, tables, verdicts
-from benchmarks.runner import Bar, by_prompt
+from benchmarks.runner import Bar, by_prompt, take
 from benchmarks.samples import FOLDER, N_TOKENS, cases, texts, tilted
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.traces import Trace
 from duo.bench.results import Results
-from duo.bench.rounds import Contestant, Prompt, Sample
+from duo.bench.rounds import Contestant, Job, Prompt, Sample
 from duo.bench.rounds import Run as Text
+from duo.config import DraftConfig
+from duo.diagnose.measure import Interrupted
 from duo.diagnose.prospects import read_machine
 from duo.errors import DecodeAborted, DecodeError
+from duo.remote.drafts import RemoteDrafts
 from duo.speculation.machine import Machine
 from duo.speculation.types import Logits
 
@@ -47,6 +52,24 @@ def test_a_bar_compares_the_fastest_of_each_name() -> None:
     assert Bar("duo", most=9.5, figure="mb").verdict(results).passed
     assert Bar("duo", "nothing").verdict(results).passed is None
     assert by_prompt(results)[3] == ["duo", "10.0 (×1.00)", "20.0 (×2.00)", "45.0 (×9.00)"]
+
+
+@pytest.mark.parametrize(("end", "measured"), [(-math.inf, ["a"]), (math.inf, ["a", "b", "b", "a"])])
+def test_also_the_first_round_ends_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, end: float, measured: list[str]
+) -> None:
+    monkeypatch.setattr(random.Random, "shuffle", lambda _, order: order.reverse())
+
+    def write(_job: Job, stop: threading.Event) -> Text:
+        if stop.is_set():
+            raise Interrupted
+        return Text("a b", 2, 10.0)
+
+    results = Results([Contestant(name, write) for name in "ba"])
+    setup = Mock(end=end, job=Job(Path("m.gguf"), None, "", Path(), 2, 64))
+    assert take(results, [Prompt("p", "one"), Prompt("q", "two")], setup)
+    assert [sample.contestant.name for sample in results.samples] == measured
+    assert len(by_prompt(results)) == 3
 
 
 def test_live_events_may_begin_with_the_last_text_of_before() -> None:
@@ -152,6 +175,35 @@ def test_a_text_that_was_disturbed_is_written_once_more(monkeypatch: pytest.Monk
     with pytest.raises(DecodeError, match="took longer"):
         emulation.write(Mock(), Mock(), Mock(), Mock())
     assert not took_s
+
+
+@pytest.mark.parametrize(("n_late", "n_written"), [(0, 1), (2, 3), (9, 3)])
+def test_a_text_in_which_a_remote_draft_was_late_is_written_once_more_by_another_one(
+    monkeypatch: pytest.MonkeyPatch, n_late: int, n_written: int
+) -> None:
+    emulation = Emulation(read_machine(FOLDER / "m2-m1.json", N_MAX)["small-batches"], Account(1.0))
+    remote, backs, written = Mock(spec=RemoteDrafts, connected=[]), list[Mock](), list[Mock]()
+
+    def back(*_: object) -> nullcontext[Mock]:
+        backs.append(Mock(status=None, stderr="late\n"))
+        remote.connected = [Mock()]
+        return nullcontext(backs[-1])
+
+    def write(*_: object) -> Text:
+        written.append(remote.connected[0])
+        backs[-1].status = -9 if len(written) <= n_late else None
+        return Text("a b", 2, 9.0)
+
+    monkeypatch.setattr(Emulation, "write", write)
+    monkeypatch.setattr("benchmarks.servers.back", back)
+    monkeypatch.setattr("benchmarks.servers.Relay", lambda *_: nullcontext(Mock(port=1)))
+    engine = Mock(slot=Mock(remote=remote, drafting=DraftConfig(4, 8)))
+    with ExitStack() as stack:
+        (contestant,) = emulation.far({"both": 0}, engine, Mock(), 1, stack)
+        with nullcontext() if n_late < 3 else pytest.raises(DecodeError, match=r"the remote draft failed: late$"):
+            assert contestant.write(Mock(), Mock()).tokens == 2
+    assert len(set(written)) == len(written) == len(backs) == n_written
+    assert {draft.estimates.branches for draft in written} == {0}
 
 
 # The judge of the policy

@@ -50,6 +50,7 @@ def test_a_folder_may_have_a_space(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == f"file://{folder}/build/index".replace(" ", "%20")
     assert done.stdout.endswith("result-card-7b-0.5b.json -r 1\n")
+    assert " -n 48 --minutes 3.5 " in done.stdout
 
 
 @pytest.mark.parametrize("prints", ["NVIDIA-SMI has failed: no driver", "", None], ids=["failing", "empty", "missing"])

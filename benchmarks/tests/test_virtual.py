@@ -99,6 +99,13 @@ def test_the_first_candidate_after_a_rejection_comes_after_a_round_trip() -> Non
     assert found.seconds / 200 == pytest.approx(FAR.target_s[1] + 0.02 + 0.062, rel=0.02)
 
 
+@pytest.mark.parametrize("aborts", [True, False])
+def test_the_end_of_a_decode_that_cannot_be_aborted_is_no_part_of_the_round_trip(*, aborts: bool) -> None:
+    made = pair(schedules=(Schedule.ASYNC,), branches=0, remote=True, aborts=aborts)
+    made.replay(replace(FAR, aborts=aborts), 0.6, 400)
+    assert made.draft.costs.latency_s == pytest.approx(0.02, rel=0.05)
+
+
 @pytest.mark.parametrize(("acceptance", "delay_s"), [(0.6, 0.03), (0.75, 0.001)])
 def test_outcomes_prepared_over_a_link_are_worth_what_was_foretold(acceptance: float, delay_s: float) -> None:
     machine = replace(FAR, latency_s=2 * delay_s)

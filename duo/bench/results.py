@@ -24,6 +24,7 @@ from duo.llama.devices import list_devices
 
 # Two-sided 95 % quantiles of Student's t distribution with 2 to 10 degrees of freedom; beyond, 1.96 + 2.46 / (n - 0.7)
 _STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+_EXPERTS = ("expert_bytes", "expert_bytes_on_cpu")
 
 Row = dict[str, Any]  # the figures of one contestant, as in the JSON; None: not measured
 Columns = dict[str, Callable[[Row], str]]  # heading, and the cell of a row
@@ -241,6 +242,7 @@ def model_facts(slot: ModelPair) -> dict[str, dict[str, object] | None]:
             "path": model.path, "name": model.path.name, "description": model.description, "bytes": model.n_bytes,
             "params": model.n_params, "layers": model.n_layer, "quantisation": model.quantisation,
             "vocabulary": model.n_vocab, "trained_context": model.n_ctx_train,
+            **dict(zip(_EXPERTS, model.size.expert_bytes(model.n_offloaded), strict=True)),
         }
         for role, model in (("target", slot.target), ("draft", slot.draft_model))
     }  # fmt: skip

@@ -331,6 +331,7 @@ def measure_pair(
     assert pair.estimates is not None
     estimates, alone_times = pair.estimates, pair.estimates.costs.alone
     found.n_depths, found.schedules, found.block = estimates.n_depths, estimates.schedules, estimates.block
+    found.aborts = estimates.aborts
     if not found.doubts:
         found.branches = {n: time.value / alone_times.token_s for n, time in alone_times.by_sequences.items()}
     found.add_scores([meter.score(*text, found.fastest_draft, pair.translation) for text in texts])

@@ -214,6 +214,7 @@ class Measurements:
     n_depths: int = 1  # of candidates: see Acceptance
     block: int = 0  # see DraftEstimates
     schedules: Sequence[Schedule] = ALL  # that are possible
+    aborts: bool = True  # see DraftEstimates
     doubts: str = ""  # why the times are not reliable; empty: they are
 
     @property
@@ -238,8 +239,9 @@ class Measurements:
         n_draft, alone = self.fastest_draft, self.target[n_target]
         limits, n_depths = (min(n_max, self.block or n_max), 2 * n_max, self.schedules), self.n_depths
         draft = DraftEstimates(
-            TargetCosts(), *limits, draft_threads=(n_draft,), branches=None, n_depths=n_depths, block=self.block
-        )
+            TargetCosts(), *limits, draft_threads=(n_draft,), branches=None, n_depths=n_depths, block=self.block,
+            aborts=self.aborts,
+        )  # fmt: skip
         draft.begin("greedy", 0)
         # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
         (concurrent, concurrent_draft_s), draft_s = self.concurrent[split], self.draft[n_draft][1]

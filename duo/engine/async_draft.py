@@ -215,7 +215,7 @@ class AsyncDraft(Proposer):
     """
 
     _queue_type = CandidateQueue
-    _is_remote = False  # a replay has a local draft with a latency instead
+    _is_remote = False
 
     def __init__(self, estimates: DraftEstimates) -> None:
         self.estimates = estimates
@@ -304,6 +304,6 @@ class AsyncDraft(Proposer):
         left_s = decode.since + decode_s - self._now()
         if left_s < -(latency_s + decode_s):  # stalled
             return math.inf
-        if state.is_stale and (latency_s or self._is_remote):  # it aborts that decode as soon as it is told
-            return latency_s + times.token_s
+        if state.is_stale and self._is_remote:  # it begins anew as soon as it is told
+            return self.estimates.restart_s + times.token_s
         return max(left_s, 0.1 * times.token_s) + (times.token_s if state.is_stale else 0.0)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp
 
@@ -98,7 +98,7 @@ class Model(Vocabulary):
         n, i, split = len(self.devices), self.devices.index(device), self.config.tensor_split
         share = split[i] / sum(split) if len(split) == n and any(split) else 1 / n
         caches = sum(getattr(child, "n_device_bytes", 0) for child in list(self._children))
-        named, _ = self.size.elsewhere.get(device.name, (0, 0))
+        named = self.size.elsewhere.get(device.name, Moved()).n_bytes
         return named + int(share * (self.size.offloaded_bytes(self.n_offloaded) + caches))
 
     def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
@@ -148,6 +148,14 @@ def n_cells(config: ContextConfig) -> int:
     return -(-max(config.n_ctx + config.n_branches * BRANCH_CELLS, config.n_cells) // _CELLS) * _CELLS
 
 
+class Moved(NamedTuple):
+    """Bytes of weights that overrides place on a device; of these, the experts' and those of which one row is read."""
+
+    n_bytes: int = 0
+    experts: int = 0
+    inputs: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSize:
     """Sizes of one model, in bytes unless stated otherwise."""
@@ -160,12 +168,18 @@ class ModelSize:
     header: GgufHeader = field(compare=False)
     experts: Sequence[int] = ()  # of `layers`, the experts'
     share: float = 1.0  # of the weights of experts: what one token reads
-    elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by device: weights; of these, the experts'
+    elsewhere: Mapping[str, Moved] = field(default_factory=dict)  # by device
     overrides: Sequence[Override] = field(default=(), compare=False)  # which place the latter
 
     def offloaded_bytes(self, n_layers: int) -> int:
         """Weights of the last `n_layers` layers and the output, which are on devices."""
         return sum(self.layers[len(self.layers) - n_layers :]) + self.output
+
+    def expert_bytes(self, n_offloaded: int) -> tuple[int, int]:
+        """Weights of all experts, and of those on the CPU, if the last `n_offloaded` layers are on devices."""
+        total = sum(self.experts) + sum(each.experts for each in self.elsewhere.values())
+        here = sum(self.experts[: len(self.experts) - n_offloaded])
+        return total, here + self.elsewhere.get(CPU, Moved()).experts
 
     def cache_bytes(self, config: ContextConfig) -> tuple[int, ...]:
         """KV cache of each layer: sliding windows in full, the states of recurrent layers, a few MiB, not at all."""
@@ -203,27 +217,34 @@ class ModelSize:
         return max(self.largest, *self.cache_bytes(config), 0)
 
 
-def model_size(config: ModelConfig, header: GgufHeader | None = None, devices: Sequence[Device] = ()) -> ModelSize:
-    """Read the sizes from all headers of a model; `header`: the first. Raises ModelError, UsageError for overrides."""
+def model_size(
+    config: ModelConfig, header: GgufHeader | None = None, devices: Sequence[Device] | None = ()
+) -> ModelSize:
+    """Read the sizes from all headers of a model; `header`: the first. Raises ModelError, UsageError for overrides.
+
+    `devices` None: they are not known.
+    """
     header = header or GgufHeader(config.path)
     header.add_files(config.shards[1:])
     overrides = read_overrides(config, header, devices)
     named = {name: each.device for each in reversed(overrides) for name in each.names}  # the first counts
     layers, output, largest = [0] * min(header.number("block_count"), MAX_LAYERS), 0, 0
-    experts, elsewhere = [0] * len(layers), dict[str, tuple[int, int]]()
+    experts, elsewhere = [0] * len(layers), dict[str, Moved]()
+    is_tied = "output.weight" not in header.tensors  # the output reads all rows of the token embedding
     for name, size in header.tensors.items():
         match, of_experts = _LAYER.search(name), size if re.search(EXPERTS, name) else 0
         if match:
             largest = max(largest, size)
         if device := named.get(name):
-            total, total_of_experts = elsewhere.get(device, (0, 0))
-            elsewhere[device] = total + size, total_of_experts + of_experts
+            of_input = size if _INPUT.match(name) and not (is_tied and name == "token_embd.weight") else 0
+            before = elsewhere.get(device, Moved())
+            elsewhere[device] = Moved(*map(sum, zip(before, (size, of_experts, of_input), strict=True)))
         elif match and layers:
             layers[min(int(match[1]), len(layers) - 1)] += size
             experts[min(int(match[1]), len(layers) - 1)] += of_experts
         elif not _INPUT.match(name):
             output += size
-    if "output.weight" not in header.tensors and "token_embd.weight" not in named:
+    if is_tied and "token_embd.weight" not in named:
         output += header.tensors.get("token_embd.weight", 0)
     n_bytes, widths = sum(header.tensors.values()), _cache_widths(header, len(layers))
     share = header.number("expert_used_count") / max(1, header.number("expert_count"))

@@ -34,11 +34,14 @@ def as_array(overrides: Sequence[Override]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * (2 * len(overrides) + 2))(*chain.from_iterable(pairs))
 
 
-def read_overrides(config: ModelConfig, header: GgufHeader, devices: Sequence[Device]) -> list[Override]:
-    """Those of a model on these devices. Raises UsageError for what has no form, no device or no tensor."""
+def read_overrides(config: ModelConfig, header: GgufHeader, devices: Sequence[Device] | None) -> list[Override]:
+    """Those of a model on these devices. Raises UsageError for what has no form, no device or no tensor.
+
+    `devices` None: they are not known, and any buffer type may be one of them.
+    """
     lib, found = ggml(), list[Override]()
     types = {CPU: (CPU, lib.ggml_backend_cpu_buffer_type())}
-    for device in devices if config.overrides and config.split_mode != "tensor" else ():  # one of all
+    for device in devices or () if config.overrides and config.split_mode != "tensor" else ():  # one of all
         pointer = lib.ggml_backend_dev_buffer_type(device.pointer)
         types[lib.ggml_backend_buft_name(pointer).decode()] = device.name, pointer
     for parameter, text in config.overrides:
@@ -47,7 +50,7 @@ def read_overrides(config: ModelConfig, header: GgufHeader, devices: Sequence[De
         names = frozenset(filter(expression.search, header.tensors)) if expression else frozenset()
         if not (pattern and name):
             why = f"{text!r} is not of the form PATTERN=TYPE, such as exps=CPU (a comma separates two)"
-        elif name not in types:
+        elif devices is not None and name not in types:
             why = f"no buffer type {name} for this model (there are: {', '.join(types)})"
         elif expression is None:
             why = f"{pattern[:99]!r} is not a regular expression, or has flags, look-behind, [:classes:] or references"
@@ -58,7 +61,7 @@ def read_overrides(config: ModelConfig, header: GgufHeader, devices: Sequence[De
             why = f"no tensor of {config.path.name} matches {pattern!r} (one is {example})"
         if why:
             raise config.error(parameter, f": {why}")
-        found.append(Override(pattern.encode(), names, *types[name]))
+        found.append(Override(pattern.encode(), names, *types.get(name, (name, 0))))
     return found
 
 

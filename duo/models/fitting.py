@@ -32,7 +32,7 @@ from duo.errors import MemoryLimitError
 from duo.llama.build import CPU
 from duo.llama.devices import RPC, devices_for
 from duo.llama.limits import of_size, uses_host_memory
-from duo.llama.model import model_size
+from duo.llama.model import Moved, model_size
 from duo.speculation.forecast import overlapped, taking_turns
 
 log = logging.getLogger("duo.models")
@@ -65,6 +65,8 @@ def fit(
     models = [_Placed(name, target, context)]
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", draft, context))
+    elif draft is not None and draft.overrides:  # that process finds the devices
+        model_size(draft, devices=None)
     for device in dict.fromkeys(device for model in models for device in model.silent):
         why = "reports all of its %s as free, whatever other programs use there: if the layers do not fit, set"
         log.info(f"%s (%s) {why} %s", device.name, device.description, of_size(device.reported[1]), models[0].parameter)
@@ -123,13 +125,13 @@ class _Placed:
     @property
     def required_bytes(self) -> int:
         """Weights of the layers that have to be on devices, and of tensors that overrides place there."""
-        named = sum(self.footprint.elsewhere.get(room.name, (0, 0))[0] for room in self.rooms)
+        named = sum(self.footprint.elsewhere.get(room.name, Moved()).n_bytes for room in self.rooms)
         return named + sum(self.footprint.weights[-max(0, self.n_layers) :]) if self.rooms and self.n_layers else 0
 
     def summary(self, layout: "Layout") -> str:
         names = [name for name, n in layout.counts.items() if n]
         n_all = len(self.footprint.weights)
-        more, (on_host, _) = "", self.footprint.elsewhere.get(CPU, (0, 0))
+        more, on_host = "", self.footprint.elsewhere.get(CPU, Moved()).n_bytes
         if on_host and names:
             more = f" ({of_size(on_host)} of them on the CPU)"
         elif self.n_layers is None and layout.n_gpu_layers < n_all and any(self.footprint.experts):
@@ -165,8 +167,8 @@ class Footprint:
     n_layers: int | None = None  # that are required on devices; negative: all; None: as many as fit
     experts: Sequence[int] = ()  # of `weights`, those of experts; empty: there are none
     share: float = 1.0  # of the weights of experts: what a token reads
-    # By room, or CPU: weights that are there wherever their layers are, not among `weights`; of these, the experts'.
-    elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # By room, or CPU: weights that are there wherever their layers are, not among `weights`.
+    elsewhere: Mapping[str, Moved] = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[int]:
@@ -226,7 +228,7 @@ def fill(model: Footprint, free: Mapping[str, int] | None = None) -> Layout:
     free = _free(model.rooms) if free is None else free
     n_layers, n_all = model.n_layers, len(sizes)
     most = n_all if n_layers is None or n_layers < 0 else min(n_layers, n_all)
-    named = [model.elsewhere.get(name, (0, 0))[0] for name in names]
+    named = [model.elsewhere.get(name, Moved()).n_bytes for name in names]
     room_sizes = [max(0, free.get(name, 0) - size) for name, size in zip(names, named, strict=True)]
     for overhead in (model.overhead, model.overhead + model.staging)[CPU in model.elsewhere :]:
         counts = _counts(sizes[n_all - most :], room_sizes, overhead)
@@ -268,8 +270,8 @@ def _seconds(model: Footprint, layout: Layout, *, experts_only: bool = False) ->
     reads = list(map(read, model.weights, model.experts or repeat(0)))
     parts = _parts(reads, layout.counts.values())
     held = dict(zip(layout.counts, parts, strict=True)) | {CPU: sum(reads) - sum(parts)}
-    for name, sizes in model.elsewhere.items():
-        held[name] = held.get(name, 0) + read(*sizes)
+    for name, moved in model.elsewhere.items():
+        held[name] = held.get(name, 0) + read(moved.n_bytes - moved.inputs, moved.experts)
     return {name: n / (_HOST_BYTES_PER_S if name == CPU else _DEVICE_BYTES_PER_S) for name, n in held.items()}
 
 

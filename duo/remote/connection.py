@@ -202,6 +202,7 @@ class DraftConnection:
         current = self._begun if is_current and draft.current is self._begun else None
         if isinstance(message, Times):
             draft.measured = {n: max(each_s, _LEAST_S) for n, each_s in message.seconds.items()}
+            draft.estimates.aborts = message.aborts
         elif isinstance(message, CandidateMessage):
             if current is None or not self._offer(message, *current):
                 self.drafts.count("stale")
@@ -219,7 +220,8 @@ class DraftConnection:
         own = _candidate(message) if message.token is not None else None
         prepared = [(Outcome(each.wrong, each.right), each.position, _candidate(each)) for each in message.prepared]
         drafted = Drafted(message.n_tokens, max(message.seconds, _LEAST_S), message.n_sequences)
-        taken = queue.offer(message.epoch, message.position, own, message.n_known, drafted, prepared)
+        late_s = 0.0 if self.draft.estimates.aborts else message.late_s
+        taken = queue.offer(message.epoch, message.position, own, message.n_known, drafted, prepared, late_s)
         if not taken or not queue.may_draft:
             self.wake.set()  # there is an order to send
         return taken
@@ -243,7 +245,7 @@ class DraftConnection:
             self._credit = max(self._credit, SPARE)
             return End(self._serial)
         request, queue = current
-        serial, latency_s = self._serial + (current is not begun), draft.estimates.costs.latency_s
+        serial, latency_s = self._serial + (current is not begun), draft.estimates.restart_s
         if (order := queue.order(serial, latency_s, is_set_up=draft.is_set_up)) is None:
             return None
         self._serial = order.serial

@@ -88,6 +88,7 @@ class CandidateMessage(TextMessage, frozen=True, tag=2):
     alternatives: Alternatives = ()
     n_sequences: Sequences = 1
     prepared: Annotated[tuple[PreparedToken, ...], msgspec.Meta(max_length=MAX_BRANCHES)] = ()
+    late_s: Seconds = 0.0  # from the order of this epoch to its first decode, if this is it
 
 
 class Alive(TextMessage, frozen=True, tag=3):
@@ -102,6 +103,7 @@ class Times(Message, frozen=True, tag=5):
     """The draft can decode. Seconds for a token in each of so many sequences; none: it prepares no outcomes."""
 
     seconds: dict[Sequences, Annotated[float, msgspec.Meta(gt=0, le=3600)]]
+    aborts: bool = True  # whether its device can abort a decode
 
 
 class Welcome(Message, frozen=True, tag=16):

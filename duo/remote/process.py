@@ -23,7 +23,7 @@ from duo.engine.cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
 from duo.http.listener import Listener
-from duo.llama.build import child_command, end_with_stdin
+from duo.llama.build import CPU, child_command, end_with_stdin
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint, vocabulary_difference
 from duo.llama.model import Model
@@ -87,7 +87,8 @@ def draft_worker(
 
         name = messages.sendable(model.path.stem[:256])
         hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target))
-        yield DraftWorker(plan.lead, hello, context, translation, cores, lambda made: time_sequences(made, model))
+        times, aborts = (lambda made: time_sequences(made, model)), model.places == {CPU}
+        yield DraftWorker(plan.lead, hello, context, translation, cores, times, aborts)
 
 
 class OwnWorker:

@@ -64,10 +64,11 @@ class RemoteQueue(CandidateQueue):
 
     def offer(
         self, epoch: int, position: int, candidate: Candidate | None, n_known: int, drafted: Drafted,
-        prepared: Sequence[Prepared] = (),
+        prepared: Sequence[Prepared] = (), late_s: float = 0.0,
     ) -> bool:  # fmt: skip
         """Take what was received of a decode, made with knowledge of `n_known` tokens. False if it is of no use.
 
+        `late_s`: for how long the draft had to end a decode that it could not abort, which is no part of the latency.
         Between two looks of the target's thread it takes as many as may be ahead, and about as many that are stale.
         """
         now = self._now()
@@ -79,7 +80,8 @@ class RemoteQueue(CandidateQueue):
                 return False
             if candidate is not None and len(sequence.pending) < n_ahead:
                 if epoch == sequence.epoch and self._ordered is not None:
-                    drafted = drafted._replace(latency_s=max(0.0, now - self._ordered - drafted.seconds))
+                    latency_s = now - self._ordered - drafted.seconds - late_s
+                    drafted = drafted._replace(latency_s=max(0.0, latency_s))
                     self._ordered = None
                 is_useful = sequence.offer(epoch, position, candidate, n_known)
             elif not prepared:

@@ -55,6 +55,7 @@ class RemoteTarget(CandidateQueue):
         self._serial, self._send, self._cancel = text.serial, send, cancel
         self._lead_epoch, self._may_draft = text.epoch, text.may_draft
         self._message: CandidateMessage | None = None
+        self._told: float | None = None  # when it was last told to begin anew, until the next candidate
         if text.ahead is not None:
             self._lookahead = text.ahead.lookahead()
         self.open()
@@ -71,6 +72,8 @@ class RemoteTarget(CandidateQueue):
             sequence.commit(text.tokens)
             if text.epoch != self._lead_epoch and sequence.epoch == before:  # it lacks a candidate that was sent
                 sequence.restart()
+            if sequence.epoch != before or (text.may_draft and not self._may_draft):
+                self._told = self._now()
             self._lead_epoch, self._may_draft = text.epoch, text.may_draft
             if text.ahead is not None:
                 self._lookahead = text.ahead.lookahead()
@@ -94,6 +97,9 @@ class RemoteTarget(CandidateQueue):
         if candidate is None and not prepared:
             return
         token, confidence, _, others = candidate or Candidate(0, 0.0)
+        late_s = 0.0
+        if candidate is not None and self._told is not None:
+            late_s, self._told = max(0.0, self._now() - drafted.seconds - self._told), None
         self._message = CandidateMessage(
             self._serial, self._lead_epoch, self._n_told, position, token if candidate is not None else None,
             confidence, drafted.n_tokens, drafted.seconds, others, drafted.n_sequences,
@@ -101,6 +107,7 @@ class RemoteTarget(CandidateQueue):
                 PreparedToken(*outcome, at, one.token, one.confidence, one.alternatives)
                 for outcome, at, one in prepared
             ),
+            late_s,
         )  # fmt: skip
 
     def _allows(self) -> bool:
@@ -122,6 +129,7 @@ class DraftWorker:
     cores: CoresInUse | None = None  # that limit its threads
     # Seconds for a token in each of so many sequences, for the lead; none: outcomes are not prepared.
     measure: Callable[[Decoder], Mapping[int, float]] = lambda _: {}
+    aborts: bool = True  # whether the device can abort a decode
     pause_s: float = 0.25  # until it connects again, about; first, the shortest
 
     def __post_init__(self) -> None:
@@ -208,7 +216,7 @@ class DraftWorker:
             with suppress(ConnectionClosed):  # the loop ends, too
                 connection.send(messages.encode(message))
 
-        send(Times(self._times))
+        send(Times(self._times, self.aborts))
         with ExitStack() as drafting, suppress(ConnectionClosed):
             for data in connection:
                 message = messages.from_lead(data)

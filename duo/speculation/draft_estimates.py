@@ -164,6 +164,11 @@ class DraftEstimates:
         return (self.costs.concurrent if self.schedule is ASYNC else self.costs.alone).token_s
 
     @property
+    def restart_s(self) -> float:
+        """From a rejection until the draft begins anew: the round trip, and half of a decode that it cannot abort."""
+        return self.costs.latency_s + (0.0 if self.aborts else self.costs.concurrent.token_s / 2)
+
+    @property
     def next_s(self) -> float:
         """Seconds for the next token in schedule sync, for which it reads what the lookup has found; of a block."""
         return self.costs.alone.seconds(0.0, self.n_block) + self.n_unread_found * self.costs.read_s
@@ -201,13 +206,14 @@ class DraftEstimates:
         chances = [[(1.0, acceptance)]] if constant else self.acceptance.by_depth(acceptance)
         curve, draft_s = target.curve(self.n_max + 1, doubt), alone.seconds(doubt)
         round_s, pair_s = self.costs.latency_s + n_found * self.costs.read_s, alone.pair_s(doubt)
+        found = dict[Schedule, Forecast]()
         if self.block:
             block_s = [alone.seconds(doubt, n) for n in range(1, self.block + 1)]
-            found = {SYNC: in_blocks(curve, block_s, chances, round_s)}
-        else:
+            found[SYNC] = in_blocks(curve, block_s, chances, round_s)
+        elif not self.remote:
             if self.n_depths > 1:  # a head reads again what was accepted
                 round_s, pair_s = round_s + pair_s - draft_s, draft_s
-            found = {SYNC: taking_turns(curve, draft_s, chances, pair_s, round_s)}
+            found[SYNC] = taking_turns(curve, draft_s, chances, pair_s, round_s)
         if self.n_depths > 1:  # running ahead, it mostly builds on rows of its own
             deep = chances[1:] or chances
             acceptance = math.prod(sum(map(math.prod, group)) for group in deep) ** (1 / len(deep))

@@ -144,6 +144,13 @@ GAINS = {
     "smaller and better": made(generation=ALONE, policy=_costs(_CHEAP, 90.0, 0.1)),
     "elsewhere": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6)),
     "much smaller, on its own device": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), separate_devices=True),
+    "far away": made(generation=ALONE, policy=_costs(_CHEAP, 10.0, 0.6) | {"latency_ms": 1234.5}),
+    "slow, and not far": made(
+        generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6) | {"latency_ms": 5.0}, separate_devices=True
+    ),
+    "far away, and often wrong": made(
+        generation=ALONE, policy=_costs(_CHEAP, 10.0, 0.05) | {"latency_ms": 50.0}, separate_devices=True
+    ),
     "exchanged": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), is_draft_larger=True),
     "a block draft": made(generation=ALONE, policy=_costs(_CHEAP, 10.0, 0.1), n_block=16, uses_head=True),
     "an MTP layer": made(generation=ALONE, policy=_costs(_DEAR, 25.0, 0.6), uses_head=True),

@@ -153,16 +153,15 @@ class BackConfig(EngineConfig):
         None, "-dev -devd --device --device-draft NAME,...|none (all GPUs) $LLAMA_ARG_DEVICE", "Devices",
         "Devices of the draft, named as by duo --list-devices; none: do not offload.", parse=names)
     override_tensor: list[str] | None = option(
-        None, "-ot -otd --override-tensor --override-tensor-draft --spec-draft-override-tensor PATTERN=TYPE,... "
-        "$LLAMA_ARG_OVERRIDE_TENSOR", "Devices",
+        None, "-ot -otd --override-tensor --override-tensor-draft --spec-draft-override-tensor PATTERN=TYPE,...",
+        "Devices",
         "Buffer type of tensors whose names match a regular expression: as -ot of duo; may be repeated.")
     cpu_moe: bool = option(
-        False, "-cmoe -cmoed --cpu-moe --cpu-moe-draft --spec-draft-cpu-moe $LLAMA_ARG_CPU_MOE "
-        "$LLAMA_ARG_SPEC_DRAFT_CPU_MOE", "Devices",
+        False, "-cmoe -cmoed --cpu-moe --cpu-moe-draft --spec-draft-cpu-moe $LLAMA_ARG_SPEC_DRAFT_CPU_MOE", "Devices",
         "Keep all experts on the CPU, and the rest of each layer where -ngl says.")
     n_cpu_moe: int = option(
         0, "-ncmoe -ncmoed --n-cpu-moe --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe N "
-        "$LLAMA_ARG_N_CPU_MOE $LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE", "Devices",
+        "$LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE", "Devices",
         "Keep the experts of the first N layers on the CPU.", bounds=COUNT)
     n_ctx: int = option(
         0, "-c --ctx-size N $LLAMA_ARG_CTX_SIZE", "Context",

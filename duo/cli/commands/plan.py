@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from duo.cli.commands.options import MAX_DRAFT, PlanOptions
-from duo.cli.terminal.console import say
+from duo.cli.terminal.console import say, size_of
 from duo.config import MAX_BRANCHES
 from duo.diagnose.prospects import Milliseconds, Prospects, Share, Table, curve, foretell, informed, read_pair
 from duo.errors import UsageError
@@ -22,7 +22,8 @@ _SIZES = (1, 2, 4, 5, 8)  # of batches, and numbers of sequences, that are shown
 
 def plan(options: PlanOptions) -> int:
     """Print predictions. Returns the exit status. Raises UsageError."""
-    run = _read_statistics(options.stats) if options.stats else None
+    stats = _read_statistics(options.stats) if options.stats else None
+    run = stats.policy if stats else None
     machine, n_known = _machine(options, run)
     acceptance = options.accept if options.accept is not None else run.acceptance if run else None
     if acceptance is None:
@@ -40,6 +41,10 @@ def plan(options: PlanOptions) -> int:
         said += [f"draft {one} ms per token, {two} ms for two in one sequence{inferred}"]
     if machine.branch_s and not options.block:
         said[-1] += f", {_shown(machine.branch_s)} ms for one in each of {', '.join(map(str, _SIZES))} sequences"
+    for role, model in stats.models.items() if stats else ():
+        if model and model.expert_bytes:
+            experts, on_cpu = map(size_of, (model.expert_bytes, model.expert_bytes_on_cpu))
+            said += [f"{role} with {experts} of experts, {on_cpu} of them on the CPU"]
     if machine.latency_s:
         said += [f"round trip {1000 * machine.latency_s:.4g} ms"]
     say("; ".join([*said, f"{100 * acceptance:.0f} % accepted"]))
@@ -92,8 +97,14 @@ class _Policy(msgspec.Struct):
     latency_ms: Milliseconds | None = None
 
 
+class _Experts(msgspec.Struct):
+    expert_bytes: int = 0
+    expert_bytes_on_cpu: int = 0
+
+
 class _Run(msgspec.Struct):
     policy: _Policy
+    models: dict[str, _Experts | None] = {}
 
 
 def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
@@ -161,10 +172,10 @@ def _read_table(path: Path) -> dict[int, float]:
     return _times(text, f"--table {path}", "a batch size and a time in each line, as")
 
 
-def _read_statistics(path: Path) -> _Policy:
+def _read_statistics(path: Path) -> _Run:
     """What is known from a run. Raises UsageError."""
     try:
-        return msgspec.json.decode(read_path(path, 64 * MIB), type=_Run).policy
+        return msgspec.json.decode(read_path(path, 64 * MIB), type=_Run)
     except OSError as error:
         raise UsageError(f"--json {path}: {error.strerror}") from error
     except (ValueError, RecursionError):

@@ -127,7 +127,7 @@ def elsewhere(measured: Measurements, tuned: Tuned, latency_s: float) -> Prospec
     branch_s = curve({n: 1000 * draft[1] * factor for n, factor in by_sequences.items()}, MAX_BRANCHES + 1)
     machine = Machine(
         target_s, draft[1], target_s, draft[1], pair_s=draft.get(2, 0.0), latency_s=latency_s,
-        branch_s=branch_s if measured.branches else (),
+        branch_s=branch_s if measured.branches else (), aborts=tuned.draft.aborts,
     )  # fmt: skip
     pair = informed(machine, measured.acceptance, AUTO_DRAFT)
     pair.acceptance.restore(tuned.draft.acceptance.state())  # what the forecast for this machine knows of candidates

@@ -185,14 +185,20 @@ def _remedy(run: RunStatistics, policy: ControllerReport) -> str:
         (0.0, policy.acceptance, elsewhere),
     )
 
-    def gain(times: float, acceptance: float) -> float:
+    def gain(times: float, acceptance: float, round_ms: float | None = policy.latency_ms) -> float:
         ms = times * draft_ms
-        return forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms).rate * curve[0]
+        if round_ms is None:
+            found = forecast.taking_turns(curve, ms, [[(1.0, acceptance)]], pair * ms)
+        else:  # a remote draft, which does not take turns
+            found = forecast.overlapped(curve, [ms or curve[0] / 100], acceptance, 2 * len(curve), round_ms)
+        return found.rate * curve[0]
 
     helping = (better for times, acceptance, better in trials if gain(times, acceptance) >= _WORTH)
     advice = f"the target alone (omit -md{', or --heads off' if run.uses_head else ''})"  # it still looks up
     if not run.n_block:  # that one was made for this target
         advice = next(helping, advice)
+    if policy.latency_ms and gain(1.0, policy.acceptance) < _WORTH <= gain(1.0, policy.acceptance, 0.0):
+        advice = f"a faster link (the round trip takes {policy.latency_ms:.4g} ms)"
     needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"
     needs = f"a block needs {needs}" if run.n_block else f"it needs {needs}"
     right = "are right" if run.text.draft is not None else "were right in earlier texts"

@@ -136,6 +136,14 @@ def test_by_variables_and_as_a_draft(mixture: Path, dense: Path) -> None:
         assert_refused(runner.duo("-m", dense, *TEXT, env=variable), said, status=2)
 
 
+def test_a_worker_reads_the_variables_of_a_draft_only(dense: Path) -> None:
+    of_target = {"LLAMA_ARG_CPU_MOE": "on", "LLAMA_ARG_N_CPU_MOE": "3", "LLAMA_ARG_OVERRIDE_TENSOR": "exps=CPU"}
+    back = ("back", "-m", dense, "--lead", "ftp://lead")
+    assert_refused(runner.duo(*back, env=of_target), "--lead must be ws://", status=2)
+    of_draft = {"LLAMA_ARG_SPEC_DRAFT_CPU_MOE": "on"}
+    assert_refused(runner.duo(*back, env=of_target | of_draft), "-cmoe: dense.gguf has no experts", status=2)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -165,6 +173,20 @@ def test_patterns_are_checked_before_a_model_is_loaded(
 ) -> None:
     monkeypatch.setattr(loading, "load_model", None)
     assert_refused(runner.duo("-m", mixture, "-md", dense, *TEXT, *options.split()), "no tensor of", status=2)
+
+
+@needs_rpc
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("-otd x$=CPU", "-otd: no tensor of dense.gguf matches 'x$'"), ("-cmoed", "-cmoed: dense.gguf has no experts")],
+)
+def test_those_of_a_draft_on_a_server_are_checked_before_too(
+    mixture: Path, dense: Path, server: str, monkeypatch: pytest.MonkeyPatch, options: str, said: str
+) -> None:
+    monkeypatch.setattr(loading, "load_model", None)
+    assert_refused(
+        runner.duo("-m", mixture, "-md", dense, "--rpc", server, *TEXT, *options.split()), f"error: {said}", status=2
+    )
 
 
 def test_a_lead_keeps_experts_on_the_cpu(mixture: Path, plain: bytes, tmp_path: Path) -> None:

@@ -73,6 +73,16 @@ def test_a_machine_file_has_all_times(tmp_path: Path) -> None:
     assert_refused(duo("plan", "--machine", path, "--accept", "0.8"), "the name of a pair", status=2)
 
 
+def test_the_experts_of_a_run_s_models_are_said(tmp_path: Path) -> None:
+    path = statistics(tmp_path)
+    mixture = {"name": "a.gguf", "expert_bytes": 17_000_000_000, "expert_bytes_on_cpu": 2_500_000_000}
+    dense = mixture | {"expert_bytes": 0, "expert_bytes_on_cpu": 0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"models": {"target": mixture, "draft": dense}}))
+    said = duo("plan", "--json", path).stderr
+    assert "; target with 17.0 GB of experts, 2.5 GB of them on the CPU; " in said
+    assert "draft with" not in said
+
+
 # A draft on another machine
 
 

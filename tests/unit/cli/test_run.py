@@ -32,7 +32,9 @@ KEYS = {
     "models": "target draft",
     "threads": "target target_batch draft concurrent cores draft_cores separate_devices",
 }
-MODEL_KEYS = "path name description bytes params layers quantisation vocabulary trained_context"
+MODEL_KEYS = (
+    "path name description bytes params layers quantisation vocabulary trained_context expert_bytes expert_bytes_on_cpu"
+)
 
 
 def heads(said: str) -> list[str]:

@@ -180,6 +180,16 @@ def test_a_round_trip_is_hidden_by_outcomes_that_are_prepared() -> None:
     assert prepared.rates[Schedule.OFF] == far.rates[Schedule.OFF] == tuned.prospects.rates[Schedule.OFF]
 
 
+def test_what_a_decode_costs_that_cannot_be_aborted_is_foretold_here_and_elsewhere() -> None:
+    rates = []
+    for aborts in (True, False):
+        found = measured(draft_s=0.05)
+        found.aborts = aborts
+        tuned = choose(found)
+        rates.append([each.rates[Schedule.ASYNC] for each in (tuned.prospects, elsewhere(found, tuned, 0.05))])
+    assert [one < 0.98 * other for other, one in zip(*rates, strict=True)] == [True, True]
+
+
 def test_both_forecasts_are_about_the_same_candidates() -> None:
     """Without a round trip, and without contention, the draft of another machine is as good as this one."""
     found = measured(draft_s=0.03, share=0.7)

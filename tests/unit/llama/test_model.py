@@ -65,10 +65,21 @@ def test_experts_are_counted_apart_and_what_is_elsewhere_is_not_in_a_layer(tmp_p
     moved = model_size(ModelConfig(path, overrides=named))
     query = F32 * N_EMBD * N_EMBD
     assert moved.experts == (0, 2 * expert, 2 * expert)
-    assert moved.elsewhere == {"CPU": (5 * expert + 3 * query, 5 * expert)}
+    assert moved.elsewhere == {"CPU": (5 * expert + 3 * query, 5 * expert, 0)}
     assert sum(moved.layers) == sum(size.layers) - 5 * expert - 3 * query
+    assert [size.expert_bytes(n) for n in (0, 2, 3)] == [(9 * expert, n * expert) for n in (9, 3, 0)]
+    assert [moved.expert_bytes(n) for n in (0, 2, 3)] == [(9 * expert, n * expert) for n in (9, 5, 5)]
     output = model_size(ModelConfig(path, overrides=(("override_tensor", "^output=CPU"),)))
     assert (output.output, output.layers) == (0, size.layers)
+
+
+def test_of_what_is_elsewhere_an_input_is_read_by_the_row_unless_it_is_the_output_too(tmp_path: Path) -> None:
+    path, embedding = tiny_mixture(tmp_path / "model.gguf"), F32 * N_VOCAB * N_EMBD
+    both = model_size(ModelConfig(path, overrides=(("override_tensor", "^(token_embd|output).weight=CPU"),)))
+    assert both.elsewhere == {"CPU": (2 * embedding, 0, embedding)}
+    written(tmp_path, 1)
+    tied = model_size(ModelConfig(tmp_path / "new.gguf", overrides=(("override_tensor", "token_embd=CPU"),)))
+    assert tied.elsewhere == {"CPU": (F32 * 10, 0, 0)}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.llama.build import CPU
+from duo.llama.model import Moved
 from duo.models.fitting import MARGIN, Footprint, Room, fill, place
 
 M = 1 << 20
@@ -63,8 +64,9 @@ def test_layers_of_both_models_on_the_same_devices(
 
 # Nine tenths of each layer are experts, of which a token reads a part: among the layers, or on the CPU.
 MIXTURE = replace(TARGET, experts=(*10 * [810 * M], 0))
-ON_CPU = {CPU: (8100 * M, 8100 * M)}
+ON_CPU = {CPU: Moved(8100 * M, 8100 * M)}
 WITHOUT = replace(TARGET, weights=(*10 * [90 * M], 500 * M), elsewhere=ON_CPU)
+WITH_INPUT = replace(WITHOUT, elsewhere={CPU: Moved(28100 * M, 8100 * M, 20000 * M)})
 
 
 @pytest.mark.parametrize(
@@ -74,11 +76,12 @@ WITHOUT = replace(TARGET, weights=(*10 * [90 * M], 500 * M), elsewhere=ON_CPU)
         (WITHOUT, 1.0, 3500, (11, 5)),  # what is on the CPU needs no room
         (WITHOUT, 1.0, 2500, (6, 5)),
         (WITHOUT, 1 / 8, 2500, (11, 0)),  # each candidate reads further experts, so that the target's layers gain more
+        (WITH_INPUT, 1 / 8, 2500, (11, 0)),  # of which it reads one row
         (MIXTURE, 1 / 8, 1050, (1, 2)),
         (MIXTURE, 1 / 8, 2100, (1, 5)),  # it reads little, so that the draft takes a large share of the time
         (MIXTURE, 1.0, 1050, (0, 5)),
         (replace(WITHOUT, staging=1000 * M), 1.0, 3500, (6, 5)),  # experts are copied in during prefill
-        (replace(WITHOUT, elsewhere=ON_CPU | {"A": (1000 * M, 0)}), 1.0, 3500, (6, 5)),
+        (replace(WITHOUT, elsewhere=ON_CPU | {"A": Moved(1000 * M)}), 1.0, 3500, (6, 5)),
         (replace(WITHOUT, n_layers=-1), 1 / 8, 5000, (11, 5)),
     ],
 )

@@ -81,8 +81,9 @@ of_drafts = st.one_of(
         others,
         st.integers(1, 9),
         st.lists(prepared, max_size=8).map(tuple),
+        st.floats(0, 3600),
     ),
-    st.builds(Times, st.dictionaries(st.integers(1, 9), st.floats(1e-9, 3600))),
+    st.builds(Times, st.dictionaries(st.integers(1, 9), st.floats(1e-9, 3600)), st.booleans()),
     st.builds(Alive, numbers),
     st.builds(Unable, numbers),
 )
@@ -105,6 +106,14 @@ def test_a_message_is_understood_by_the_other_side_alone(sender: int, sent: Sent
     assert understood(PARSERS[1 - sender], encoded) is None
     cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
     assert understood(PARSERS[sender], cut) is None
+
+
+def test_what_protocol_3_has_got_later_may_be_missing_or_unknown() -> None:
+    assert messages.from_draft(msgspec.msgpack.encode([5, {1: 0.5}])) == Times({1: 0.5}, aborts=True)
+    known = CandidateMessage(1, 0, 3, 3, 7, 0.5, 1, 0.1)
+    fields = msgspec.msgpack.decode(messages.encode(known))
+    for others in (fields[:-1], [*fields, "more"]):
+        assert messages.from_draft(msgspec.msgpack.encode(others)) == known
 
 
 # Invalid messages

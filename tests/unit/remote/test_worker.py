@@ -23,7 +23,7 @@ from duo.remote.messages import Ahead, Begin, CandidateMessage, Message, Refused
 from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
 from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
-from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext, Preparing, next_token
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext, ManualClock, Preparing, next_token
 from tests.serving import free_port
 from tests.unit.engine.helpers import PROMPT, Limited, until
 from tests.unit.remote.proxy import Proxy
@@ -284,6 +284,28 @@ def test_a_draft_runs_ahead_until_it_is_contradicted() -> None:
         target.update(told(8, [9], EPOCH + 2))
     target.update(told(7, [], EPOCH + 2, may_draft=False))
     assert not target._allows()
+
+
+def test_how_late_a_draft_begins_anew_is_said_with_its_first_candidate() -> None:
+    clock, sent = ManualClock(), list[Any]()
+    begin = Begin(SERIAL, N_VOCAB, SamplingConfig(), [], EPOCH, list(PROMPT), True, LOOKAHEAD)
+    target = RemoteTarget(begin, sent.append, Mock(), Recorder(clock))
+
+    def late_s(passes_s: float, position: int) -> float:
+        """What is said of the decode that ends then, and took 0.25 s."""
+        epoch = target.begin().epoch
+        clock.time += passes_s
+        assert target.publish(epoch, position, Candidate(1, 1.5), 1, 0.25)
+        return float(sent[-1].late_s)
+
+    assert late_s(1.0, 3) == 0.0, "it has waited for nothing"
+    target.update(told(3, [9], EPOCH + 1))
+    assert late_s(0.35, 4) == pytest.approx(0.1), "a decode had to end"
+    assert late_s(0.25, 5) == 0.0
+    target.update(told(4, [8], EPOCH + 2, may_draft=False))
+    clock.time += 5000.0
+    target.update(told(5, [], EPOCH + 2))
+    assert late_s(0.25, 5) == 0.0, "it had to pause"
 
 
 OTHERS = (7, 8)

@@ -183,6 +183,12 @@ def test_with_a_remote_draft_the_target_is_first_measured_alone() -> None:
     assert again.controller.mode == ASYNC_MODE, "what was learned counts as one measurement"
 
 
+def test_no_turns_are_forecast_for_a_remote_draft() -> None:
+    made = knowing(SLOW_TARGET, 0.1, 0.8, (ASYNC, OFF), remote=True)
+    made.draft.costs.add_latency(1.0)
+    assert made.rates().keys() == {ASYNC, OFF}
+
+
 # From run to run
 
 
