@@ -216,11 +216,17 @@ class AsyncDraft(Proposer):
 
     _queue_type = CandidateQueue
     _is_remote = False
+    is_unable = False  # to draft for this text
 
     def __init__(self, estimates: DraftEstimates) -> None:
         self.estimates = estimates
         self._n_proposed = 0
         self._connect(TokenSequence((), 0), Recorder())
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether it can decode."""
+        return True
 
     def begin(self, text: RunningText) -> None:
         """See Proposer. The queue is replaced, so that nothing from an earlier text arrives."""

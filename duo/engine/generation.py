@@ -157,6 +157,8 @@ class Generation:
             self._end()
 
     def _go_on(self) -> None:
+        if isinstance(self.controller, Controller):
+            self._recorder.controller = self.controller
         if self._paused_at is not None:
             self._recorder.paused_s += self._now() - self._paused_at
         self._paused_at = None
@@ -176,8 +178,6 @@ class Generation:
             self._remote = self.sources.remote.choose()
             if self._remote is not None:
                 self.proposers.insert(len(self.sources.drafts), self._remote)
-        if isinstance(self.controller, Controller):
-            self._recorder.controller = self.controller
         self._use_cores()
         self.controller.begin(self._estimates(), len(self.text.tokens), self._ending.n_room, self.text.mode)
         for proposer in reversed(self.proposers):  # what the first draft records of itself stays

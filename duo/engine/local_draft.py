@@ -17,6 +17,7 @@ from duo.engine.recorder import SHARED, TRANSLATED
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.llama.block import BlockContext
+from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
 from duo.speculation.types import Candidate, Probe, Proposal
@@ -63,6 +64,11 @@ class LocalDraft(AsyncDraft):
         A head reads the hidden rows of sequence 0.
         """
         return sequence == 0 if self._is_head else self._translation is not None
+
+    def n_unread(self, n_text: int) -> int:
+        """About how many tokens of a text of `n_text` it has to read before it drafts. A head skips older ones."""
+        n = n_text - self._context.n_past
+        return min(n, 2 * DEFAULT.horizon) if self._is_head else n
 
     def begin(self, text: RunningText) -> None:
         """See Proposer. A draft that shares no device with the target starts during the target's prefill.

@@ -97,6 +97,7 @@ class ModelPair:
         self.controller = Controller(self.drafting.n_most if looks_up else 0)
         self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
         self.head_model = head if Schedule.SYNC in schedules_of(self.drafting) else None
+        self.has_head = self.uses_head or self.head_model is not None
         self.head = self.new_estimates(self.controller.target, self.drafting, beside=True) if self.head_model else None
         self.controller.known |= {draft.name: draft for draft in self._estimates}
         self.profiles.restore(self.controller, self._estimates)
@@ -207,8 +208,8 @@ class ModelPair:
         # Rows of a model that rolls back to earlier states need memory for these.
         n_most = self.drafting.n_most if n_max and self.lookup is not None and self.target.can_roll_back else n_max
         n_cells = n_ctx + n_beside if n_predict >= 0 else min(self.n_together * n_ctx, max(n_ctx, SHARED_CELLS))
-        sizes, has_head = (n_ctx, n_most, self.n_together, n_cells), self.uses_head or self.head_model is not None
-        target = target_context(self.target, self.config, threads, *sizes, has_head=has_head)
+        sizes = (n_ctx, n_most, self.n_together, n_cells)
+        target = target_context(self.target, self.config, threads, *sizes, has_head=self.has_head)
         self.controller.n_alternatives = len(target.alternatives)
         self._contexts.append(target)
         draft: Context | None = None

@@ -58,6 +58,11 @@ class SingleDraft:
             member.generation.proposers.remove(draft)
             draft.end()
 
+    def clear(self) -> None:
+        """No texts are written together any more."""
+        self.end()
+        self._refused.clear()
+
     def remove(self, member: Member) -> None:
         """A text is not written any more."""
         if member in self._refused:
@@ -79,6 +84,8 @@ class SingleDraft:
                 found[at] = max(own, found[at], key=_promised)  # of equals the draft's, which then prepares outcomes
         except Exception as error:  # whatever it is, the texts go on
             log.warning("the draft failed (%s): the texts go on without it", error, exc_info=error)
+            if self._used is not None:
+                self._used[1].request.metrics.draft_error = str(error) or type(error).__name__
             self._refuse()
         return found
 
@@ -101,12 +108,14 @@ class SingleDraft:
         if remote is not None and self._used is None:
             remote.begin()  # of a text that it does not have yet
         connected = remote.choose() if remote is not None else None
+        if connected is not None and not connected.is_set_up and self._pair.draft is not None:
+            connected = None  # the local draft goes on meanwhile
         if self._used is not None:
             draft, member = self._used
             is_idle = len(member.text.tokens) - self._verified_at > DEFAULT.horizon
-            if draft.estimates.has_ended or is_idle or (draft.estimates.remote and connected is None):
+            if draft.estimates.has_ended or draft.is_unable or is_idle:
                 self._refuse()
-            elif connected is not None and connected is not draft:
+            elif connected is not draft and (draft.estimates.remote or connected is not None):
                 self.end()
         for one in members:
             if self._used is not None:
@@ -129,12 +138,13 @@ class SingleDraft:
         draft.threads = within(self._pair.threads, self._pair.cores.limit)
         belong([draft.cache], member.request.owner)
         self._begin(draft, member)
-        if (len(member.text.tokens) - draft.cache.context.n_past) * read_s > DEFAULT.few * decode_s:
+        if draft.n_unread(len(member.text.tokens)) * read_s > DEFAULT.few * decode_s:
             self._refuse()
 
     def _begin(self, draft: AsyncDraft, member: Member) -> None:
         """Draft for a text from now on."""
         text, estimates = member.text, draft.estimates
+        estimates.costs.use_cores(self._pair.cores.limit)
         estimates.begin(text.mode, len(text.tokens))
         estimates.schedule, estimates.is_chosen = ASYNC if estimates.remote else SYNC, True
         self._used, self._verified_at = (draft, member), len(text.tokens)
@@ -144,11 +154,13 @@ class SingleDraft:
     def _propose(self, draft: AsyncDraft, member: Member, n_texts: int, n_most: int) -> Proposal:
         """The candidates for its text. A draft in turns makes further ones as long as these are worth the time."""
         estimates, text = draft.estimates, member.text
+        for each in member.generation.sources.drafts:
+            each.threads = within(self._pair.threads, self._pair.cores.limit)
         seconds = self._costs.curve(n_texts)[-1]
         limit = min(n_most, estimates.n_max, text.n_room - 1)
         estimates.forecast = forecast = Forecast(1 / seconds if seconds else 0.0, n_wait=limit)
         found = draft.propose([text])
-        while estimates.schedule is SYNC and (n := len(found.candidates)) < limit:
+        while estimates.schedule is SYNC and not estimates.has_ended and (n := len(found.candidates)) < limit:
             chance = math.prod(estimates.chances(found.candidates)), estimates.acceptance.mean
             step_s = estimates.next_s, 0.0 if estimates.block else estimates.token_s
             n_drafted, depth, _ = self._costs.drafting(n_texts, n_texts + n, [chance], [step_s], n_most - n, limit - n)

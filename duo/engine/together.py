@@ -127,14 +127,16 @@ class Together:
         Unless no more than `n_kept` tokens, which are in memory.
         """
         context, used = self._context, {member.sequence for member in self.members}
+        own = [one for one in self.members if one.request.owner == owner]
+        n, other = max(((common_prefix(self._read(one), prompt[:-1]), one.sequence) for one in own), default=(0, 0))
+        is_known = n >= LEAST and n > n_kept
         sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
-        if not sequence:
+        if not sequence or (0 not in used and self._pair.has_head and not is_known):  # a head reads sequence 0
+            self._single.end()  # the draft's cache gets this owner
             self._pair.caches[0].owner = owner
             return self._pair.caches[0], 0
         cache = Cache(cast("Decoder", context.text(sequence)), owner)
-        own = [one for one in self.members if one.request.owner == owner]
-        n, other = max(((common_prefix(self._read(one), prompt[:-1]), one.sequence) for one in own), default=(0, 0))
-        if n >= LEAST and n > n_kept:
+        if is_known:
             context.branch(sequence, n, other)
             cache.end(prompt[:n])
         return cache, sequence
@@ -191,7 +193,7 @@ class Together:
 
     def clear(self) -> None:
         """No texts are written together any more."""
-        self._single.end()
+        self._single.clear()
         self.members.clear()
 
     # What is written

@@ -1,7 +1,9 @@
 """Texts that are written together: each is as it is alone, whoever joins, leaves, pauses or is cancelled meanwhile."""
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -15,6 +17,7 @@ import pytest
 import duo.engine.together
 from duo import Engine, load
 from duo.engine.async_draft import AsyncDraft
+from duo.engine.generation import Generation
 from duo.engine.joint_draft import JointDraft
 from duo.engine.kv_store import Cache
 from duo.engine.proposers import LookupProposer, RunningText
@@ -479,6 +482,51 @@ def test_a_remote_draft_that_lacks_a_token_of_one_text_drafts_for_the_next(
             return bool(drafted)
 
         wait_until(write)
+
+
+def test_a_remote_draft_that_comes_again_drafts_for_the_same_text(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted, dice, done = watched(monkeypatch), random.Random(10), threading.Event()
+    with load(pair[0], lookup="off", **OPTIONS | {"n_ctx": 4096}) as engine, Lead(engine, port=0) as lead:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 9), max_tokens=4000) for _ in range(2)]
+        texts[0].acts = {i: [partial(done.wait, 0.01)] for i in range(4000)}  # a slow target
+        engine.scheduler.submit(*(text.request for text in texts))
+        for _ in range(2):
+            drafted.clear()
+            with BackProcess(pair[0], lead.port):
+                wait_until(lambda: drafted)
+            assert {one.request for one in drafted} == {texts[0].request}
+        done.set()
+        for text in texts:
+            engine.scheduler.cancel(text.request)
+        for text in texts:
+            text.wait()
+
+
+def test_no_text_is_kept_once_it_has_ended(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose draft would have had to read too much."""
+    monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=0))
+    path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
+    written_by, dice = weakref.WeakSet[Generation](), random.Random(11)
+    add = duo.engine.together.Together.add
+
+    def spy(self: duo.engine.together.Together, member: Member, put: Any) -> None:
+        written_by.add(member.generation)
+        add(self, member, put)
+
+    monkeypatch.setattr(duo.engine.together.Together, "add", spy)
+    with load(pair[0], path, schedule="sync", lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(dice, 9), max_tokens=n) for n in (9, 20)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+        engine.call(lambda _: gc.collect())
+        assert not written_by
 
 
 @pytest.mark.parametrize("n_texts", [1, 2])
