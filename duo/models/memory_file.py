@@ -20,7 +20,8 @@ import numpy as np
 from duo.errors import ModelError, UsageError
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.vocabulary import Vocabulary
-from duo.models.storage import open_own, read_at_most
+from duo.models.hub import stem_of
+from duo.models.storage import open_own, read_at_most, replacing
 from duo.speculation.memory import END, MAX_TOKENS, Log, latest
 
 log = logging.getLogger("duo.models")
@@ -37,7 +38,8 @@ class MemoryFile:
     def __init__(self, path: Path, model: Vocabulary) -> None:
         """Make the file unless there is one. Raises ModelError if it cannot be used."""
         self.path, self._n_vocab = path, model.n_vocab
-        name = (model.header.text("general.name") or model.path.stem).encode("utf-8", "replace").decode()
+        self._prefix = f"{_PREFIX}{path.resolve().name}-"
+        name = (model.header.text("general.name") or stem_of(model.path.name)).encode("utf-8", "replace").decode()
         self.model = " ".join(name.split())
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
         self.texts = self.add(())
