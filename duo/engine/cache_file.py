@@ -3,7 +3,6 @@
 import os
 import stat
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from zipfile import ZipFile
 
 import numpy as np
@@ -15,16 +14,11 @@ from duo.llama.sequences import SavedState
 
 def write_cache(path: Path, cache: SavedCache, identity: str) -> None:
     """Write the copy of a target's cache to a file. Raises OSError."""
+from duo.models.storage import replacing
     assert cache.state is not None
     numbers = [cache.n_prompt, cache.n_large, cache.state.n_past]
-    # An older file is kept if this one cannot be written.
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
-            file.close()
-            Path(file.name).replace(path)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+    with replacing(path, f".{path.name}.") as file:  # an older file is kept if this one cannot be written
+        np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
 
 
 def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int) -> SavedCache:

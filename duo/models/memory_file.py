@@ -5,6 +5,7 @@ Two lines say what it is and of which model. After them are a checksum, and toke
 
 import errno
 import fcntl
+import glob
 import logging
 import os
 import stat
@@ -51,21 +52,11 @@ class MemoryFile:
                 found = np.concatenate((self._read(file), *(np.array([END, *text], "<u4") for text in texts)))
                 found = latest(found) if len(found) > MAX_TOKENS else found
                 if texts or not os.fstat(file.fileno()).st_size:
-                    self._replace(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
+                    with replacing(self.path.resolve(), self._prefix) as part:  # a link stays one
+                        part.write(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
                 return found
         except OSError as error:
             raise ModelError(f"{self.path}: no memory can be kept there: {error.strerror}") from None
-
-    def _replace(self, data: bytes) -> None:
-        """Write all of it. A process that is killed leaves what was there before."""
-        path = self.path.resolve()  # a link stays one
-        with NamedTemporaryFile(dir=path.parent, prefix=_PREFIX, delete=False) as part:
-            try:
-                part.write(data)
-                part.close()
-                Path(part.name).replace(path)
-            finally:
-                Path(part.name).unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[BinaryIO]:
@@ -75,6 +66,9 @@ class MemoryFile:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):  # nobody has replaced it meanwhile
                     yield file
+                    for stale in self.path.resolve().parent.glob(f"{glob.escape(self._prefix)}????????"):
+                        with suppress(OSError):  # one of another user
+                            stale.unlink()  # of a killed process: a live one would hold the lock
                     return
 
     def _read(self, file: BinaryIO) -> Log:

@@ -23,6 +23,7 @@ from tests.serving import LeadProcess
 
 WRITER = """
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from duo.config import ModelConfig
@@ -30,7 +31,7 @@ from duo.llama.model import Model
 from duo.models import memory_file
 file = memory_file.MemoryFile(Path(sys.argv[1]), Model(ModelConfig(Path(sys.argv[2])), vocabulary_only=True))
 number, n, half = (int(each) for each in sys.argv[3:])
-temporary = memory_file.NamedTemporaryFile
+temporary = tempfile.NamedTemporaryFile
 def half_written(**options):
     part = temporary(**options)
     write = part.write
@@ -43,7 +44,7 @@ def half_written(**options):
     return part
 for i in range(n):
     if i == half:
-        memory_file.NamedTemporaryFile = half_written
+        tempfile.NamedTemporaryFile = half_written
     file.add([(number, i)])
     print(i, flush=True)
 """
@@ -79,6 +80,7 @@ def test_processes_that_use_one_file_lose_nothing_that_was_complete(tmp_path: Pa
     assert complete <= {*pairs}
     assert len(pairs) == len({*pairs})
     assert (1, 5) not in pairs
+    assert not [*tmp_path.glob(".duo-memory-*")]
 
 
 def test_what_the_target_wrote_is_remembered_and_no_prompt(tmp_path: Path) -> None:
