@@ -45,11 +45,12 @@ class MemoryFile:
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
         self.texts = self.add(())
 
-    def add(self, texts: Sequence[Sequence[int]]) -> Log:
+    def add(self, texts: Sequence[Sequence[int] | Log]) -> Log:
         """Add texts; of too many, the latest are kept. Returns all. Raises ModelError."""
         try:
             with self._locked() as file:
-                found = np.concatenate((self._read(file), *(np.array([END, *text], "<u4") for text in texts)))
+                new = [np.asarray(each, "<u4") for text in texts for each in ([END], text)]
+                found = np.concatenate((self._read(file), *new))
                 found = latest(found) if len(found) > MAX_TOKENS else found
                 if texts or not os.fstat(file.fileno()).st_size:
                     with replacing(self.path.resolve(), self._prefix) as part:  # a link stays one
@@ -65,10 +66,10 @@ class MemoryFile:
             with _opened(self.path, os.O_CREAT) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):  # nobody has replaced it meanwhile
-                    yield file
                     for stale in self.path.resolve().parent.glob(f"{glob.escape(self._prefix)}????????"):
                         with suppress(OSError):  # one of another user
                             stale.unlink()  # of a killed process: a live one would hold the lock
+                    yield file
                     return
 
     def _read(self, file: BinaryIO) -> Log:
