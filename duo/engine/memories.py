@@ -14,22 +14,33 @@ log = logging.getLogger("duo.engine")
 
 
 class KeptMemory(Memory):
-    """A memory in a file."""
+    """A memory in a file, which is written seldom: it is written as a whole, while a text waits."""
 
     def __init__(self, file: MemoryFile) -> None:
         super().__init__(file.texts)
         self._file: MemoryFile | None = file  # None: it can no longer be written
+_MOST_UNWRITTEN = 4096  # tokens, which a process that is killed loses
+_MOST_SHADOWED, _REPLAYED = 2**16, 256  # tokens of a shadow memory, and of a text
+
 
     def learn(self, text: Sequence[int]) -> None:
-        """Add what the target has written in a text that has ended, to the file, too."""
+        """Add what the target has written in a text that has ended, later to the file, too."""
         super().learn(text)
         try:
-            if self._file is not None:
-                self._file.add([text])
+            if self._file is not None and texts:
+                self._file.add(texts)
+        self._unwritten: list[Sequence[int]] = []
         except ModelError as error:
             log.warning("%s", error)
             self._file = None
 
+        self._unwritten.append(text)
+        if sum(map(len, self._unwritten)) >= _MOST_UNWRITTEN:
+            self.write()
+
+    def write(self) -> None:
+        """Write what the file lacks."""
+        texts, self._unwritten = self._unwritten, []
 
 class Memories:
     """The memories of a target: one in a file; or in RAM, one for each owner of texts; or none."""

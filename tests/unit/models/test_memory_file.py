@@ -183,9 +183,22 @@ def test_a_memory_that_can_no_longer_be_written_goes_on_without_file(
     path.mkdir()
     for token in (1, 2):
         memory.learn([token])
+        memory.write()
     assert memory.log.tolist() == [*SAVED, END, 1, END, 2]
     (said,) = caplog.records
     assert "no memory can be kept there" in said.getMessage()
+
+
+def test_a_text_is_written_with_others_or_at_the_end(path: Path, model: Model) -> None:
+    memory, before = KeptMemory(MemoryFile(path, model)), path.read_bytes()
+    memory.learn([4])
+    assert path.read_bytes() == before
+    memory.learn(4096 * [1])
+    assert MemoryFile(path, model).texts.tolist() == [*SAVED, END, 4, END, *4096 * [1]]
+    memory.learn([5])
+    memory.write()
+    memory.write()
+    assert MemoryFile(path, model).texts.tolist()[-3:] == [1, END, 5]
 
 
 def test_the_oldest_texts_are_dropped(path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
