@@ -276,6 +276,19 @@ def test_one_decode_makes_as_many_candidates_as_are_wanted(
 @pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
 def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
     """Prompts that continue or change earlier ones, texts that are given up, and full contexts."""
+def test_rows_of_a_prompt_are_not_taken_for_a_block(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tiny_block(tmp_path / "long.gguf", depth=DEPTH, size=18)
+    monkeypatch.setattr(DraftEstimates, "n_block", 3)
+    with load(files["target"], draft, schedule="sync", lookup="off", **ALONE) as engine:
+        assert engine.slot.estimates is not None
+        assert engine.slot.estimates.block == 16
+        engine.generate(some(16, 1), max_tokens=8)
+        assert engine.slot.estimates.costs.alone.by_sequences.keys() == {3}
+        assert engine.slot.estimates.n_unread < 16
+
+
     dice = random.Random(kind)
     options = ALONE | {"n_ctx": 96, "exact": True}
     with load(files["target"], **options) as alone, load(files["target"], files[kind], **options) as engine:
