@@ -52,7 +52,8 @@ class Memories:
 
     def proposers(self, lookup: PromptLookup | None, n_most: int) -> list[LookupProposer]:
         """The `lookup` as a proposer for the next text, with the memory that this has; `n_most`: candidates."""
-        return [LookupProposer(lookup, n_most, self._of(self.owner))] if lookup is not None else []
+        memory = self._of(self.owner)
+        return [LookupProposer(lookup, n_most, memory, self.owner)] if lookup is not None else []
 
     def beside(self, owner: str) -> Memory | None:
         """A memory for a text of `owner` that is written beside others: it follows that text, and learns none."""

@@ -108,14 +108,14 @@ class Proposer:
 class LookupProposer(Proposer):
     """The text itself, and a memory of earlier ones: what followed earlier occurrences of the last tokens."""
 
-    def __init__(self, lookup: PromptLookup, n_most: int, memory: Memory | None = None) -> None:
-        """`n_most`: candidates in a batch. `memory`: learns each text that ends."""
-        self._lookup, self._n_most, self._memory = lookup, n_most, memory
+    def __init__(self, lookup: PromptLookup, n_most: int, memory: Memory | None = None, owner: str = "") -> None:
+        """`n_most`: candidates in a batch. `memory`: learns each text that ends. `owner`: of the text."""
+        self._lookup, self._n_most, self._memory, self._owner = lookup, n_most, memory, owner
         self._text: RunningText | None = None
         self._found: Proposal | None = None  # for the next step
 
     def begin(self, text: RunningText) -> None:
-        self._lookup.begin(text.tokens)
+        self._lookup.begin(text.tokens, self._owner)
         if self._memory is not None:
             self._memory.begin(text.tokens[text.n_prompt :])
         self._text, self._found = text, None

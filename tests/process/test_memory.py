@@ -152,12 +152,14 @@ def test_a_prompt_of_another_key_is_read_anew(keys: tuple[str, ...], tmp_path: P
 def test_no_key_has_what_another_ones_texts_had(keys: tuple[str, ...], tmp_path: Path) -> None:
     """Over HTTP: which texts serve as memory for which key; those of one key, or without keys, for all."""
     served: list[list[int]] = []  # what each text was predicted from
+    owners: list[str] = []  # of the index that it has
     begin = LookupProposer.begin
 
     def spy(self: LookupProposer, text: RunningText) -> None:
         begin(self, text)
         assert self._memory is not None
         served.append(self._memory.log.tolist())
+        owners.append(self._lookup._owner)
 
     with pytest.MonkeyPatch.context() as patch, duo.load(tiny_llama(tmp_path / "tiny.gguf")) as engine:
         patch.setattr(LookupProposer, "begin", spy)
@@ -170,8 +172,9 @@ def test_no_key_has_what_another_ones_texts_had(keys: tuple[str, ...], tmp_path:
                 assert answer.status_code == 200, answer.text
         counts = [log.count(END) for log in served]
         assert counts == ([0, 0, 1, 1, 2, 2] if len({*keys}) == 2 else [*range(6)])
+        assert owners == (3 * [*keys] if keys else 6 * [""])
         if len({*keys}) == 2:
-            owners = engine.slot.memories._by_owner
-            assert {*owners} == {*keys}
-            mine, theirs = (owners[key].log.tolist() for key in keys)
+            memories = engine.slot.memories._by_owner
+            assert {*memories} == {*keys}
+            mine, theirs = (memories[key].log.tolist() for key in keys)
             assert mine != theirs
