@@ -92,8 +92,8 @@ class ModelPair:
         self.n_branches = n_branches if translation is None and is_async and not self.uses_head else 0
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self.lookup = PromptLookup() if looks_up else None
-        self.memories = Memories()
         self.controller = Controller(self.drafting.n_most if looks_up else 0)
+        self.memories = Memories(target=self.controller.target if config.memory is None else None)
         self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
         self.head_model = head if Schedule.SYNC in schedules_of(self.drafting) else None
         self.head = self.new_estimates(self.controller.target, self.drafting, beside=True) if self.head_model else None

@@ -98,6 +98,21 @@ def test_what_the_target_wrote_is_remembered_and_no_prompt(tmp_path: Path) -> No
     assert found == [token for text in (*first, *first) for token in (END, *text)]
 
 
+@pytest.mark.parametrize(
+    ("memory", "gains"), [({}, [0, 0, 0, 1]), ({"memory": "off"}, [0] * 4), ({"memory": "a.memory"}, [None] * 4)]
+)
+def test_without_a_memory_it_is_known_what_one_would_have_brought(
+    memory: dict[str, Any], gains: list[int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = []
+    with duo.load(tiny_llama(tmp_path / "tiny.gguf"), n_ctx=256, profile=False, **memory) as engine:
+        for seed in range(4):
+            engine.generate("a b c", max_tokens=60, seed=seed, temperature=1.0)
+            found.append(engine.slot.memories.gain)
+    assert found == pytest.approx(gains, abs=0.9)
+
+
 @pytest.mark.parametrize("option", [{"lookup": "off"}, {"schedule": "off"}])
 def test_a_memory_without_a_lookup_is_not_used(
     option: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
