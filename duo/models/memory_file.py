@@ -20,6 +20,7 @@ import numpy as np
 
 from duo.errors import ModelError, UsageError
 from duo.llama.fingerprint import Fingerprint
+from duo.llama.gguf_header import GgufHeader
 from duo.llama.vocabulary import Vocabulary
 from duo.models.hub import stem_of
 from duo.models.storage import open_own, read_at_most, replacing
@@ -40,8 +41,7 @@ class MemoryFile:
         """Make the file unless there is one. Raises ModelError if it cannot be used."""
         self.path, self._n_vocab = path, model.n_vocab
         self._prefix = f"{_PREFIX}{path.resolve().name}-"
-        name = (model.header.text("general.name") or stem_of(model.path.name)).encode("utf-8", "replace").decode()
-        self.model = " ".join(name.split())
+        self.model = name_of(model.header, model.path)
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
         self.texts = self.add(())
 
@@ -88,6 +88,12 @@ class MemoryFile:
                 os.truncate(file.fileno(), 0)
             return np.empty(0, np.uint32)
         return found
+
+
+def name_of(header: GgufHeader, path: Path) -> str:
+    """By which a memory knows the model of a file."""
+    name = (header.text("general.name") or stem_of(path.name)).encode("utf-8", "replace").decode()
+    return " ".join(name.split())
 
 
 def check_place(path: Path) -> None:

@@ -127,6 +127,10 @@ def test_memories_are_listed(caches: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert {*found} >= {"damaged.memory: a damaged memory", "empty.memory: a damaged memory"}
         assert sum(re.match(r"one\.memory: a memory of \S+, \d+ tokens", line) is not None for line in found) == 1
         assert "own.gguf" in run.text
+    (entry,) = json.loads(listed(caches, "--json").text)
+    assert entry["memories"] == ["one.memory"]
+    (other,) = json.loads(listed(caches, tiny_llama(caches / "other.gguf"), "--json").text)
+    assert other["memories"] == []
 
 
 def test_of_too_many_texts_the_last_ones_are_read_and_the_others_are_named(
@@ -174,6 +178,7 @@ def test_a_memory_of_the_demo_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_block_draft_has_a_kind(caches: Path) -> None:
     tiny_block(caches / "mine" / "block.gguf")
     assert re.search(r"block\.gguf .* DFlash ", listed(caches, caches / "mine").text)
+    assert [one["head"] for one in json.loads(listed(caches, caches / "mine", "--json").text)] == ["DFlash"]
 
 
 @pytest.mark.parametrize("max_tensors", [0, 20])
