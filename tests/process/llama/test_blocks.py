@@ -20,6 +20,7 @@ from duo.engine.decoder import decode_all
 from duo.engine.model_pair import LAYER
 from duo.engine.recorder import Recorder
 from duo.errors import MemoryLimitError, ModelError
+from duo.llama import hidden_rows
 from duo.llama.block import BlockContext
 from duo.llama.block_shape import Block
 from duo.llama.context import Context
@@ -296,6 +297,21 @@ def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
     options = ALONE | {"n_ctx": 96, "exact": True}
     with load(files["target"], **options) as alone, load(files["target"], files[kind], **options) as engine:
         write_texts(dice, alone, engine)
+
+
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_texts_that_are_longer_than_what_is_kept_of_rows(
+    files: Files, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hidden_rows, "N_ROWS", 24)
+    options = ALONE | {"n_ctx": 256, "exact": True, "n_batch": 32, "n_ubatch": 32, "lookup": "off"}
+    for schedule in ("sync", "auto"):
+        with (
+            load(files["target"], **options) as alone,
+            load(files["target"], files[kind], schedule=schedule, **options) as engine,
+        ):
+            write_texts(random.Random(kind + schedule), alone, engine)
+            assert len(engine.slot._contexts[1].rows._kept[0]) <= 24 + 24 + 32  # type: ignore[attr-defined]
 
 
 def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
