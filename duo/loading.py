@@ -165,7 +165,8 @@ def _load(
             drafts.restore(profiles)
         slot = ModelPair(target, draft, config, drafts, profiles, translation, head=head)
         if config.memory not in (None, "off"):
-            slot.memories = Memories(KeptMemory(MemoryFile(Path(config.memory), target)))
+            slot.memories = Memories(kept := KeptMemory(MemoryFile(Path(config.memory), target)))
+            stack.callback(kept.write)
             if slot.lookup is None or config.schedule == "off":
                 log.warning("the memory is not used: it needs the lookup, which is off")
         stack.callback(_keep, profiles, slot, drafts)

@@ -23,6 +23,7 @@ from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError, ModelError
 from duo.llama.block import BlockContext
 from duo.llama.heads import HeadContext
+from duo.llama.hidden_rows import N_ROWS
 from duo.llama.model import Model
 from duo.speculation.acceptance import N_DEPTHS
 from duo.speculation.sampling import Greedy
@@ -197,6 +198,7 @@ class Meter:
             side = TranslatedTarget(queue, translator, metrics)
             drafter = Drafter(self._draft, side, translation.sampler(ends=True), self._draft.n_vocab, metrics)
         elif isinstance(self._draft, HeadContext):  # it reads what the target's context holds
+            self._draft.rows.n_kept = N_ROWS + len(text)
             self._target.rollback(0)
             decode_all(self._target, [*prompt, *text])
             kind = BlockDrafter if isinstance(self._draft, BlockContext) else HeadDrafter

@@ -13,7 +13,6 @@ from msgspec import Meta
 from duo.config import AUTO_DRAFT, MAX_BRANCHES
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
-from duo.speculation import forecast
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.forecast import Forecast
@@ -181,20 +180,18 @@ def foretell(draft: DraftEstimates, *, constant: bool, prepares: bool) -> Prospe
         draft.choose_branches(allowed=True)
         prepared = draft.forecasts(constant=constant)[Schedule.ASYNC]
         rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], prepared.rate)
-    n, acceptance, costs = draft.n_max + 1, draft.acceptance.mean, draft.costs
     best = fastest({each: rates[each] for each in (*draft.schedules, Schedule.OFF) if each in rates})
-    both = (draft.target.alone, costs.alone), (draft.beside, costs.concurrent)
-    limits = (forecast.limit(target.curve(n), times.token_s, acceptance) for target, times in both)
     n_enough = None
     if best is not Schedule.OFF:
         limited = []
-        for n_max in range(1, n):
+        for n_max in range(1, draft.n_max + 1):
             other = copy(draft)
             other.n_max, other.n_ahead = n_max, 2 * n_max
             limited.append(other.forecasts(constant=constant)[best].rate)
         n_enough = next(n for n, rate in enumerate(limited, 1) if rate >= 0.99 * max(limited))
     # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
-    return Prospects(found, prepared, rates, max(*limits, *rates.values()), best, n_enough)
+    limit = max(draft.limit(draft.acceptance.mean), *rates.values())
+    return Prospects(found, prepared, rates, limit, best, n_enough)
 
 
 # Measurements

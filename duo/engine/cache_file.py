@@ -2,29 +2,27 @@
 
 import os
 import stat
+from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from zipfile import ZipFile
 
 import numpy as np
 
+from duo.config import EngineConfig
 from duo.engine.kv_store import SavedCache
 from duo.errors import PromptError
+from duo.llama.build import versions
+from duo.llama.context import Context
 from duo.llama.sequences import SavedState
+from duo.models.storage import replacing
 
 
 def write_cache(path: Path, cache: SavedCache, identity: str) -> None:
     """Write the copy of a target's cache to a file. Raises OSError."""
     assert cache.state is not None
     numbers = [cache.n_prompt, cache.n_large, cache.state.n_past]
-    # An older file is kept if this one cannot be written.
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
-            file.close()
-            Path(file.name).replace(path)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+    with replacing(path, f".{path.name}.") as file:  # an older file is kept if this one cannot be written
+        np.savez(file, identity=identity, tokens=np.array(cache.tokens), numbers=numbers, cells=cache.state.cells)
 
 
 def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int) -> SavedCache:
@@ -60,3 +58,10 @@ def read_cache(path: Path, identity: str, n_most: int, n_ctx: int, n_vocab: int)
     if not are_tokens or len(numbers) != 3 or numbers.min() < 0 or numbers[2] != n or cells.dtype != np.uint8:
         raise damaged
     return SavedCache(tuple(tokens.tolist()), int(numbers[0]), int(numbers[1]), SavedState(cells, n))
+
+
+def identity_of(config: EngineConfig, target: Context, owner: str) -> str:
+    """What a file of a text of `owner` must match."""
+    whose = f" {sha256(owner.encode()).hexdigest()}" if owner else ""
+    types = f"{config.type_k} {config.type_v} {config.exact} {target.flash_attn == 'off'}"
+    return f"{target.model.description} {target.model.n_bytes} {versions()['llama.cpp']} {types}{whose}"

@@ -210,15 +210,17 @@ def time_sequences(context: Decoder, model: Model, numbers: Sequence[int] = N_SE
 def head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext | None:
     """The context of a head, for all that the target's holds. Raises as target_context() does.
 
-    If nobody has asked for it (a layer of the target, a file beside it), None, with a warning, where that fails.
+    If nobody has asked for it (a layer of the target, a file beside it), None, with a warning, where that fails; or in
+    place of a file that of the layer.
     """
     try:
         return _head_context(model, config, threads, target)
     except (ModelError, MemoryLimitError) as error:
         if model is not target.model and not model.was_found:
             raise
-        log.warning("%s is not used: %s", "the MTP layer" if model is target.model else model.path.name, error)
-        return None
+        is_layer = model is target.model
+        log.warning("%s is not used: %s", "the MTP layer" if is_layer else model.path.name, error)
+        return head_context(target.model, config, threads, target) if target.model.has_mtp and not is_layer else None
 
 
 def _head_context(model: Model, config: EngineConfig, threads: ThreadConfig, target: Context) -> HeadContext:

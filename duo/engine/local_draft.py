@@ -185,7 +185,8 @@ class LocalDraft(AsyncDraft):
 
     def _read(self, drafter: Drafter) -> None:
         assert isinstance(drafter, HeadDrafter)
-        self.estimates.learn_draft(*drafter.read())
+        n, seconds = drafter.read()
+        self.estimates.learn_draft(n if n > self.estimates.block else 0, seconds)  # few are not taken for a block
 
     def _probe(self, n_tokens: int, drafter: Drafter) -> None:
         scores, n_decoded, seconds, whole = drafter.probe(n_tokens, self._n_prompt)

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, ThreadConfig
-from duo.engine.cache_file import read_cache, write_cache
+from duo.engine.cache_file import identity_of, read_cache, write_cache
 from duo.engine.contexts import (
     SHARED_CELLS,
     can_verify,
@@ -35,7 +34,7 @@ from duo.engine.profile import ProfileRecorder, Profiles
 from duo.engine.proposers import ConnectedDrafts
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import PromptError
-from duo.llama.build import CPU, versions
+from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.speculation.controller import Controller
@@ -93,8 +92,8 @@ class ModelPair:
         self.n_branches = n_branches if translation is None and is_async and not self.uses_head else 0
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self.lookup = PromptLookup() if looks_up else None
-        self.memories = Memories()
         self.controller = Controller(self.drafting.n_most if looks_up else 0)
+        self.memories = Memories(target=self.controller.target if config.memory is None else None)
         self.estimates = self.new_estimates(self.controller.target, self.drafting) if draft is not None else None
         self.head_model = head if Schedule.SYNC in schedules_of(self.drafting) else None
         self.has_head = self.uses_head or self.head_model is not None
@@ -217,6 +216,10 @@ class ModelPair:
             self.remote, self.lookup, n_max = None, None, 0
         elif n_max and self.draft_model is not None and self.uses_head:
             draft = head_context(self.draft_model, self.config, threads, target)
+            if draft is not None and draft.model is not self.draft_model:  # the target, whose MTP layer drafts instead
+                self.draft_model = draft.model
+                self.estimates = self.new_estimates(self.controller.target, self.drafting)
+                self.recorder.follow(self._estimates)
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
             in_turns = self.translation is None and Schedule.SYNC in schedules_of(self.drafting)
@@ -224,6 +227,8 @@ class ModelPair:
             draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches, *beside)
         head = head_context(self.head_model, self.config, threads, target) if self.head_model and n_max else None
         self._contexts += [context for context in (draft, head) if context is not None]
+        made = ((self.estimates, draft), (self.head, head))
+        self.controller.known = {one.name: one for one, context in made if one is not None and context is not None}
         if self.config.warmup:
             with self.recorder.watching():
                 self._warm_up((target, draft, head), n_max, threads, stop)
@@ -285,14 +290,15 @@ class ModelPair:
         cache = self.caches[0].save() if self.caches and slot == self.saved.here else self.saved.at(slot)
         if cache is None or cache.state is None or cache.owner != owner:
             raise PromptError(f"slot {slot} holds nothing that can be saved")
-        write_cache(path, cache, self._identity(owner))
+        write_cache(path, cache, identity_of(self.config, self._contexts[0], owner))
         return len(cache.tokens), path.stat().st_size
 
     def restore(self, slot: int, path: Path, owner: str = "") -> tuple[int, int]:
         """Put the text of a file into a slot and the contexts, for prompts that begin as it does. As save()."""
         config, target = self.config.context(self.n_ctx, 1, 1, 0), self.caches[0]
         n_most = _MORE_BYTES + 2 * sum(self.target.size.cache_bytes(config))
-        cache = read_cache(path, self._identity(owner), n_most, self.n_ctx, self.target.n_vocab)
+        identity = identity_of(self.config, self._contexts[0], owner)
+        cache = read_cache(path, identity, n_most, self.n_ctx, self.target.n_vocab)
         self.saved.change(self.caches, slot)
         self.erase(slot)
         target.load(replace(cache, owner=owner))
@@ -307,12 +313,6 @@ class ModelPair:
             cache.clear()
         self.saved.remove(slot)
         return n
-
-    def _identity(self, owner: str) -> str:
-        """What a file of a text of `owner` must match."""
-        whose = f" {sha256(owner.encode()).hexdigest()}" if owner else ""
-        types = f"{self.config.type_k} {self.config.type_v} {self.config.exact} {self._contexts[0].flash_attn == 'off'}"
-        return f"{self.target.description} {self.target.n_bytes} {versions()['llama.cpp']} {types}{whose}"
 
     @property
     def caches(self) -> list[Cache]:

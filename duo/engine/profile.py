@@ -102,8 +102,13 @@ class ProfileRecorder:
 
     def __init__(self, controller: Controller, drafts: Sequence[DraftEstimates], n_threads: int) -> None:
         """`n_threads`: the most that compute at once on the cores of this machine."""
-        self._controller, self._drafts, self._n_threads = controller, drafts, n_threads
+        self._controller, self._n_threads = controller, n_threads
         self.n_others = 0.0  # cores that other programs used when they first slowed down what was measured
+        self.follow(drafts)
+
+    def follow(self, drafts: Sequence[DraftEstimates]) -> None:
+        """From now on, these are the drafts."""
+        self._drafts = drafts
         self._before = self._state()
 
     def _state(self) -> tuple[TargetState, dict[str, DraftState]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from duo.config import DraftConfig, SamplingConfig
     from duo.engine.async_draft import AsyncDraft
+    from duo.engine.memories import ShadowMemory
     from duo.engine.recorder import Recorder
     from duo.engine.request import Ending
     from duo.llama.context import Context
@@ -110,14 +111,17 @@ class Proposer:
 class LookupProposer(Proposer):
     """The text itself, and a memory of earlier ones: what followed earlier occurrences of the last tokens."""
 
-    def __init__(self, lookup: PromptLookup, n_most: int, memory: Memory | None = None) -> None:
-        """`n_most`: candidates in a batch. `memory`: learns each text that ends."""
-        self._lookup, self._n_most, self._memory = lookup, n_most, memory
+    def __init__(
+        self, lookup: PromptLookup, n_most: int, memory: Memory | None = None, owner: str = "",
+        shadow: ShadowMemory | None = None,
+    ) -> None:  # fmt: skip
+        """`n_most`: candidates in a batch. `memory` and `shadow`: learn each text that ends. `owner`: of the text."""
+        self._lookup, self._n_most, self._memory, self._owner, self._shadow = lookup, n_most, memory, owner, shadow
         self._text: RunningText | None = None
         self._found: Proposal | None = None  # for the next step
 
     def begin(self, text: RunningText) -> None:
-        self._lookup.begin(text.tokens)
+        self._lookup.begin(text.tokens, self._owner)
         if self._memory is not None:
             self._memory.begin(text.tokens[text.n_prompt :])
         self._text, self._found = text, None
@@ -138,12 +142,15 @@ class LookupProposer(Proposer):
     def end(self) -> None:
         text, self._text = self._text, None
         if text is not None:
+            if self._shadow is not None and text.ending.reason is not None:
+                self._shadow.compare(text.tokens, text.n_prompt, self._lookup)
             self.learn(text)
 
     def learn(self, text: RunningText) -> None:
-        """The memory learns a text, if it has ended."""
-        if self._memory is not None and text.ending.reason is not None:
-            self._memory.learn(text.tokens[text.n_prompt :])
+        """The memories learn a text, if it has ended."""
+        for memory in (self._memory, self._shadow):
+            if memory is not None and text.ending.reason is not None:
+                memory.learn(text.tokens[text.n_prompt :])
 
 
 class ConnectedDrafts(Protocol):

@@ -121,7 +121,7 @@ class DraftStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LookupStatistics:
-    """Candidates from the text itself."""
+    """Candidates from the text itself, or from a memory of earlier ones."""
 
     verified: int
     accepted: int
@@ -137,7 +137,7 @@ class Statistics:
     prompt: PromptStatistics
     generation: GenerationStatistics
     draft: DraftStatistics | None  # None: no draft was used
-    lookup: LookupStatistics | None = None  # None: no candidate came from the text itself
+    lookup: LookupStatistics | None = None  # None: no candidate came from the text itself or a memory
 
     @property
     def tokens_per_s(self) -> float | None:

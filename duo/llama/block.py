@@ -57,7 +57,7 @@ class BlockContext(HeadContext):
             raise DecodeError(LOST)
         while (first := self.n_past) < (end := min(self._n_known, self.n_past + most)):
             n = end - first
-            self._features[:n] = self.rows.array[first + 1 : end + 1]
+            self._features[:n] = self.rows.between(first + 1, end + 1)
             if self._sections:  # one after another
                 self._sections[: 4 * n] = [*3 * [*range(first, end)], *n * [0]]
             self._batch, own = self._injected, self._batch

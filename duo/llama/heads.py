@@ -153,7 +153,7 @@ class HeadContext(Context):
         n, self._own = end - begin, grown(self._own, end + 1)
         n_real = max(0, min(n, self._n_known + 1 - begin))
         if n_real:
-            self._inputs[:n_real] = self._fused(self.rows.array[begin : begin + n_real])
+            self._inputs[:n_real] = self._fused(self.rows.between(begin, begin + n_real))
         self._inputs[n_real:n] = self._own[begin + n_real : end]
         self._depths += (end + 1 - len(self._depths)) * [0]
         depths = [*n_real * [0], *self._depths[begin + n_real : end]]
@@ -184,17 +184,16 @@ class HeadContext(Context):
 
     def save(self) -> SavedState:
         """See Context.save(): with the rows that belong to its text, and to the target's."""
-        n = max(self.n_past, self._target.n_past) + 1
-        rows, own = self.rows.array[:n].copy(), self._own[: self.n_past + 1].copy()
-        more = (rows, own, self._depths[: self.n_past + 1], self._n_real, self.rows.first)
+        own, depths = self._own[: self.n_past + 1].copy(), self._depths[: self.n_past + 1]
+        more = (own, depths, self._n_real, *self.rows.save(max(self.n_past, self._target.n_past)))
         return super().save()._replace(more=more)
 
     def load(self, state: SavedState) -> bool:
         """See Context.load()."""
         restored = super().load(state)
-        rows, own, depths, n_real, self.rows.first = state.more
-        self.rows.array, self._own = grown(rows, len(self.rows.array)), grown(own, len(self._own))
-        self._depths, self._n_real = [*depths], n_real if restored else 0
+        own, depths, n_real, *rows = state.more
+        self.rows.restore(*rows)
+        self._own, self._depths, self._n_real = grown(own, len(self._own)), [*depths], n_real if restored else 0
         return restored
 
     def skip(self, n: int) -> None:

@@ -17,7 +17,7 @@ from duo.llama.context import Context, floats_at
 
 Rows = npt.NDArray[np.float32]
 
-N_ROWS = 512  # at first
+N_ROWS = 512  # at first, and the last ones that stay in a long text: heads read no older ones
 
 # llama-ext.h: the functions of a context, and their further arguments as the Itanium C++ ABI mangles them. Those that
 # get something return its address.
@@ -51,12 +51,11 @@ def supports_heads() -> bool:
 
 
 class HiddenRows:
-    """The rows of one target, to which every decode of the target adds. They grow with the text.
+    """The last rows of one target, to which every decode of the target adds.
 
     A row consists of what enters each of some `layers`; the number of the target's layers stands for what leaves the
-    last one. `array`: `[n, width]`, by position + 1, as nothing is before the first token; valid until the target
-    decodes. `first`: the first position whose row is there: a restored text comes without. `is_lost`: llama.cpp has
-    returned no rows.
+    last one. `first`: the first position whose row is there: a restored text comes without, and old ones go, of which
+    `n_kept` stay. `is_lost`: llama.cpp has returned no rows.
     """
 
     def __init__(self, target: Context, layers: list[int]) -> None:
@@ -65,7 +64,10 @@ class HiddenRows:
         model = target.model
         self._layers = [(layer, model.n_embd_out if layer == self._n_layer else model.n_embd) for layer in layers]
         self.width = sum(width for _, width in self._layers)
-        self.array: Rows = np.zeros((N_ROWS, self.width), np.float32)
+        # By position + 1, as nothing is before the first token, from `start` on: [n, width]. Never changed in place but
+        # at its end, since the head's thread may be reading it.
+        self._kept: tuple[Rows, int] = np.zeros((N_ROWS, self.width), np.float32), 0
+        self.n_kept = N_ROWS
         self._given: dict[tuple[int, int], Rows] = {}  # llama.cpp's memory of the rows
         self.first, self.is_lost = 0, False
         self._ask(True)
@@ -89,12 +91,42 @@ class HiddenRows:
         """The target holds `n_tokens` of another text, whose rows HeadContext.load() may restore."""
         self.first = n_tokens
 
+    def between(self, begin: int, end: int) -> Rows:
+        """The rows of the positions from `begin` - 1 to `end` - 2, valid until the target decodes. Those lost are 0."""
+        array, start = self._kept
+        if begin >= start:
+            return array[begin - start : end - start]
+        found = np.zeros((end - begin, self.width), np.float32)
+        found[start - begin :] = array[: max(0, end - start)]
+        return found
+
+    def save(self, n_past: int) -> tuple[Rows, int, int]:
+        """A copy of those of the first `n_past` positions, for restore()."""
+        array, start = self._kept
+        return array[: max(0, n_past + 1 - start)].copy(), start, self.first
+
+    def restore(self, array: Rows, start: int, first: int) -> None:
+        """Hold what save() has copied."""
+        self._kept, self.first = (grown(array, max(N_ROWS, len(array) + 1)), start), first  # a copy
+
+    def _room(self, first: int, n: int) -> tuple[Rows, int]:
+        """What is kept, with room for the rows of `n` positions from `first` on."""
+        (before, began), end = self._kept, first + n + 1
+        most = 2 * self.n_kept + self._target.n_batch
+        if began <= first and end - began <= most:
+            return grown(before, end - began), began
+        start = max(0, end - n - self.n_kept)
+        array: Rows = np.zeros((most, self.width), np.float32)
+        if (oldest := max(start, began)) <= first:
+            known = before[oldest - began : first + 1 - began]  # none in a text that was restored
+            array[oldest - start : oldest - start + len(known)] = known
+        return array, start
+
     def _keep(self, first: int, n: int) -> None:
         """The target has decoded `n` tokens from position `first` on."""
-        self.first = min(self.first, first)
         pointer, column = self._target.pointer, 0
-        # A new array, where it has to be larger: the head's thread may be reading the old one.
-        self.array = array = grown(self.array, first + n + 1)
+        self._kept = array, start = self._room(first, n)
+        self.first = max(min(self.first, first), start - 1)
         for layer, width in self._layers:
             if layer == self._n_layer:
                 address = self._call.llama_get_embeddings_nextn(pointer)
@@ -106,7 +138,8 @@ class HiddenRows:
             # Cached, as in Context: after a decode the processor's caches are cold.
             if (address, n) not in self._given:
                 self._given[address, n] = floats_at(address, n, width)
-            array[first + 1 : first + 1 + n, column : column + width] = self._given[address, n]
+            begin = first + 1 - start
+            array[begin : begin + n, column : column + width] = self._given[address, n]
             column += width
 
 

@@ -38,7 +38,7 @@ class SharedHeadContext(MtpContext):
         if n_rows:
             self._own, is_real = grown(self._own, end + 1), last <= self._n_known
             self._depths += (end + 1 - len(self._depths)) * [0]
-            self._inputs[0] = (self.rows.array if is_real else self._own)[last]
+            self._inputs[0] = self.rows.between(last, last + 1)[0] if is_real else self._own[last]
             self._decode(tokens[-1:], (self._target.n_past,), of_last(1, 1))
             self._own[end] = self._hidden_rows(1)[0]
             self.depth = 0 if is_real else self._depths[last]

@@ -184,10 +184,7 @@ def select_block(names: Iterable[str], model: str) -> list[str]:
 
     def rank(one: tuple[str, str]) -> tuple[bool, bool, str]:
         name, rest = one
-        quant = quant_of(name)
-        stem = rest.removesuffix(f"-{quant}").removesuffix(f".{quant}") if _IS_QUANT.fullmatch(quant or "") else rest
-        of_other = stem.lower() not in own
-        return of_other, quant_of(name) != quant_of(model), name
+        return stem_of(rest).lower() not in own, quant_of(name) != quant_of(model), name
 
     return [name for name, _ in sorted(found, key=rank)]
 
@@ -196,6 +193,13 @@ def quant_of(name: str) -> str | None:
     """The quantisation in the name of a file, such as Q4_K_M or UD-Q4_K_XL; None if there is none."""
     file = _FILE.fullmatch(name)
     return found[1] if file and (found := _QUANT.search(file[1])) else None
+
+
+def stem_of(name: str) -> str:
+    """The name of a file, or what it ends with, without quantisation, number of a part and .gguf."""
+    stem = file[1] if (file := _FILE.fullmatch(name)) else name
+    quant = _QUANT.search(stem)
+    return stem[: quant.start()] if quant and _IS_QUANT.fullmatch(quant[1]) else stem
 
 
 def _base(stem: str) -> str:

@@ -5,6 +5,7 @@ Two lines say what it is and of which model. After them are a checksum, and toke
 
 import errno
 import fcntl
+import glob
 import logging
 import os
 import stat
@@ -19,8 +20,10 @@ import numpy as np
 
 from duo.errors import ModelError, UsageError
 from duo.llama.fingerprint import Fingerprint
+from duo.llama.gguf_header import GgufHeader
 from duo.llama.vocabulary import Vocabulary
-from duo.models.storage import open_own, read_at_most
+from duo.models.hub import stem_of
+from duo.models.storage import open_own, read_at_most, replacing
 from duo.speculation.memory import END, MAX_TOKENS, Log, latest
 
 log = logging.getLogger("duo.models")
@@ -37,33 +40,24 @@ class MemoryFile:
     def __init__(self, path: Path, model: Vocabulary) -> None:
         """Make the file unless there is one. Raises ModelError if it cannot be used."""
         self.path, self._n_vocab = path, model.n_vocab
-        name = (model.header.text("general.name") or model.path.stem).encode("utf-8", "replace").decode()
-        self.model = " ".join(name.split())
+        self._prefix = f"{_PREFIX}{path.resolve().name}-"
+        self.model = name_of(model.header, model.path)
         self._head = _MAGIC + f"{Fingerprint.of(model).hashes[-1].hex()} {self.model}\n".encode()
         self.texts = self.add(())
 
-    def add(self, texts: Sequence[Sequence[int]]) -> Log:
+    def add(self, texts: Sequence[Sequence[int] | Log]) -> Log:
         """Add texts; of too many, the latest are kept. Returns all. Raises ModelError."""
         try:
             with self._locked() as file:
-                found = np.concatenate((self._read(file), *(np.array([END, *text], "<u4") for text in texts)))
+                new = [np.asarray(each, "<u4") for text in texts for each in ([END], text)]
+                found = np.concatenate((self._read(file), *new))
                 found = latest(found) if len(found) > MAX_TOKENS else found
                 if texts or not os.fstat(file.fileno()).st_size:
-                    self._replace(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
+                    with replacing(self.path.resolve(), self._prefix) as part:  # a link stays one
+                        part.write(self._head + zlib.crc32(found.data).to_bytes(4, "little") + found.tobytes())
                 return found
         except OSError as error:
             raise ModelError(f"{self.path}: no memory can be kept there: {error.strerror}") from None
-
-    def _replace(self, data: bytes) -> None:
-        """Write all of it. A process that is killed leaves what was there before."""
-        path = self.path.resolve()  # a link stays one
-        with NamedTemporaryFile(dir=path.parent, prefix=_PREFIX, delete=False) as part:
-            try:
-                part.write(data)
-                part.close()
-                Path(part.name).replace(path)
-            finally:
-                Path(part.name).unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[BinaryIO]:
@@ -72,6 +66,9 @@ class MemoryFile:
             with _opened(self.path, os.O_CREAT) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):  # nobody has replaced it meanwhile
+                    for stale in self.path.resolve().parent.glob(f"{glob.escape(self._prefix)}????????"):
+                        with suppress(OSError):  # one of another user
+                            stale.unlink()  # of a killed process: a live one would hold the lock
                     yield file
                     return
 
@@ -91,6 +88,12 @@ class MemoryFile:
                 os.truncate(file.fileno(), 0)
             return np.empty(0, np.uint32)
         return found
+
+
+def name_of(header: GgufHeader, path: Path) -> str:
+    """By which a memory knows the model of a file."""
+    name = (header.text("general.name") or stem_of(path.name)).encode("utf-8", "replace").decode()
+    return " ".join(name.split())
 
 
 def check_place(path: Path) -> None:

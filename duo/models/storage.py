@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from duo.errors import UsageError
 
@@ -71,6 +71,21 @@ def work_folder(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Ite
             shutil.rmtree(stale, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True) as work:
             yield Path(work)
+
+
+@contextmanager
+def replacing(path: Path, prefix: str) -> Iterator[BinaryIO]:
+    """A new file for its owner only, named by `prefix` and eight characters, which replaces `path` at the end.
+
+    After an exception there is what was there before; a process that is killed also leaves the new file.
+    """
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, delete=False) as part:
+        try:
+            yield cast("BinaryIO", part)
+            part.close()
+            Path(part.name).replace(path)
+        finally:
+            Path(part.name).unlink(missing_ok=True)
 
 
 def read_at_most(file: BinaryIO, most: int) -> bytes:

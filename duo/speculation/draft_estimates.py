@@ -231,6 +231,16 @@ class DraftEstimates:
         self._near[n_branches] = found.batches
         return found
 
+    def limit(self, acceptance: float) -> float:
+        """The rate in tokens/s that no schedule exceeds; infinite while the target's times are unknown."""
+        found, sizes, n = [], range(1, self.block + 1), min(self.n_max, self.block or self.n_max)
+        for target, own in ((self.target.alone, self.costs.alone), (self.beside, self.costs.concurrent)):
+            # After a block, the target adds a token of its own, which any other draft has to read.
+            token_s = min((own.seconds(0.0, size) / (size + 1) for size in sizes), default=own.token_s)
+            if target.seconds(1):
+                found.append(limit(target.curve(n + 1), token_s or math.inf, acceptance))
+        return max(found, default=math.inf)
+
     def choose_branches(self, *, allowed: bool, must_pay: bool = False) -> None:
         """Choose the fewest branches that are almost the best; again only after a change of about a tenth.
 

@@ -44,6 +44,11 @@ class PromptLookup:
     MEMORY = 0.8  # of recent predictions
 
     def __init__(self) -> None:
+        self._clear("")
+
+    def _clear(self, owner: str) -> None:
+        """There is no text; the next one is that of `owner`."""
+        self._owner = owner
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], int] = {}  # end of the last occurrence of each n-gram, by its size
         # For each size and token: the end of the previous occurrence of the n-gram that it ends; 0: none.
@@ -55,8 +60,10 @@ class PromptLookup:
         self._matches: list[tuple[int, int]] = []
         self._offset, self._recent, self._n_seen = self.OFFSET, 0.5, float(DEFAULT.some)
 
-    def begin(self, text: Sequence[int]) -> None:
-        """Index a text. The part that it shares with the last one is not indexed again."""
+    def begin(self, text: Sequence[int], owner: str = "") -> None:
+        """Index a text. The part that it shares with the last one is not indexed again, if that has the same owner."""
+        if owner != self._owner:  # who might learn from the time how the text of the other one begins
+            self._clear(owner)
         n_common = common_prefix(text, self._tokens)
         while len(self._tokens) > n_common:
             self._remove()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from duo.speculation.constants import DEFAULT
 from duo.speculation.draft_estimates import HALF, DraftEstimates
 from duo.speculation.estimators import Mean
-from duo.speculation.forecast import Forecast, limit
+from duo.speculation.forecast import Forecast
 from duo.speculation.modes import ALONE, ASYNC, OFF, Mode, RateEstimate
 from duo.speculation.target_costs import TargetCosts
 
@@ -96,11 +96,4 @@ class ModeForecasts:
 
     def max_rate(self) -> float:
         """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""
-        limits = []
-        for draft in self._drafts.values():
-            for target, own in ((self._target.alone, draft.costs.alone), (draft.beside, draft.costs.concurrent)):
-                if target.seconds(1):
-                    limits.append(
-                        limit(target.curve(draft.n_max + 1), own.token_s / max(1, draft.block) or math.inf, 1.0)
-                    )
-        return max(limits, default=math.inf)
+        return max((draft.limit(1.0) for draft in self._drafts.values()), default=math.inf)

@@ -28,6 +28,7 @@ class TargetState(TypedDict):
     bias: float  # of forecasts for the target alone
     looked_up: float  # tokens that the lookup finds between two other steps
     length: float  # tokens of a text; earlier profiles have none
+    memory_gain: float  # how many times as fast texts would have been with a memory; 0: not known, as in earlier ones
 
 
 class BatchTimes:
@@ -192,6 +193,7 @@ class TargetCosts:
         self.bias = Mean(value=1.0, n=4)  # how accurate forecasts of the target alone were
         self.n_found = Mean()  # tokens that the lookup finds between two other steps, which a draft has to read
         self.length = Mean(_FORGETS, DEFAULT.horizon, 1)  # tokens of a text
+        self.memory_gain = Mean(_FORGETS)  # how many times as fast texts without a memory would have been with one
         self._used: dict[int, float] = {}  # share of a decode's time that its threads usually use, by free cores
         self.warm_s = math.inf  # the time of the first tokens, when the target was loaded
         self.use_cores(0)
@@ -278,6 +280,7 @@ class TargetCosts:
             "bias": self.bias.value,
             "looked_up": self.n_found.value,
             "length": self.length.value,
+            "memory_gain": self.memory_gain.value,
         }
 
     def restore(self, state: TargetState) -> bool:
@@ -285,6 +288,7 @@ class TargetCosts:
         try:
             bias, looked_up = (between(state[name], 0, 1e9) for name in ("bias", "looked_up"))
             length = between(state.get("length", DEFAULT.horizon), 1, 1e9)
+            memory_gain = between(state.get("memory_gain", 0.0), 0, 1e9)
             TargetCosts().restore_times(state["costs"])
         except (KeyError, TypeError, ValueError, AttributeError):
             return False
@@ -292,6 +296,7 @@ class TargetCosts:
         self.bias = Mean(value=min(max(bias, 0.5), 2.0), n=4)
         self.n_found = Mean(value=looked_up, n=DEFAULT.probe_tokens // 2)
         self.length = Mean(_FORGETS, length, DEFAULT.few)
+        self.memory_gain = Mean(_FORGETS, memory_gain, DEFAULT.few if memory_gain else 0)
         return True
 
 

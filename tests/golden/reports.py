@@ -125,12 +125,19 @@ _UNMEASURED = {"alone_ms": AloneTimes(None, 80.0)}
 GAINS = {
     "draft and lookup": made(lookup=LOOKUP),
     "lookup": made(draft=None, lookup=LOOKUP),
+    "lookup or memory": made(draft=None, lookup=LOOKUP, memory_gain=None),
+    "a memory would pay": made(draft=None, lookup=LOOKUP, policy=_NO_DRAFT, memory_gain=1.05),
+    "a memory would hardly pay": made(draft=None, lookup=LOOKUP, policy=_NO_DRAFT, memory_gain=1.01),
+    "a memory beside a draft": made(lookup=LOOKUP, memory_gain=1.05),
     "not measured in this run": made(policy=_UNMEASURED),
     "no rate": made(generation={"tokens_per_s": None}),
     **{
         f"{rate} instead of 10": made(generation={"tokens_per_s": rate}, policy=SLOW) for rate in (10.5, 10.4, 9.6, 9.0)
     },
     "lookup did not pay": made(generation={"tokens_per_s": 9.0}, draft=None, lookup=LOOKUP, policy=_NO_DRAFT),
+    "memory did not pay": made(
+        generation={"tokens_per_s": 9.0}, draft=None, lookup=LOOKUP, policy=_NO_DRAFT, memory_gain=None
+    ),
     "too little known": made(generation=ALONE, draft=None, policy={"forecast_tokens_per_s": {}}),
     "the draft failed": made(generation=ALONE, draft={"error": "out of memory"}),
     "too late": made(generation=ALONE, draft=None),
@@ -190,6 +197,7 @@ COMPARED = {
     "not tried": (_chose({"off": 15}, {"forecast_tokens_per_s": {}, "schedule": OFF}), alone()),
     "a draft that failed": (_chose({"off": 15}, _forecast(9.0), {"error": "out of memory"}), alone()),
     "lookup": (made(generation=ALONE | {"tokens_per_s": 15.0}, draft=None, lookup=LOOKUP), alone()),
+    "memory": (made(generation=ALONE, draft=None, lookup=LOOKUP, memory_gain=None), alone()),
     "as many by lookup": (made(lookup=replace(LOOKUP, accepted=7)), alone()),
 }
 

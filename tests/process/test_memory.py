@@ -23,6 +23,7 @@ from tests.serving import LeadProcess
 
 WRITER = """
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from duo.config import ModelConfig
@@ -30,7 +31,7 @@ from duo.llama.model import Model
 from duo.models import memory_file
 file = memory_file.MemoryFile(Path(sys.argv[1]), Model(ModelConfig(Path(sys.argv[2])), vocabulary_only=True))
 number, n, half = (int(each) for each in sys.argv[3:])
-temporary = memory_file.NamedTemporaryFile
+temporary = tempfile.NamedTemporaryFile
 def half_written(**options):
     part = temporary(**options)
     write = part.write
@@ -43,7 +44,7 @@ def half_written(**options):
     return part
 for i in range(n):
     if i == half:
-        memory_file.NamedTemporaryFile = half_written
+        tempfile.NamedTemporaryFile = half_written
     file.add([(number, i)])
     print(i, flush=True)
 """
@@ -79,6 +80,7 @@ def test_processes_that_use_one_file_lose_nothing_that_was_complete(tmp_path: Pa
     assert complete <= {*pairs}
     assert len(pairs) == len({*pairs})
     assert (1, 5) not in pairs
+    assert not [*tmp_path.glob(".duo-memory-*")]
 
 
 def test_what_the_target_wrote_is_remembered_and_no_prompt(tmp_path: Path) -> None:
@@ -94,6 +96,21 @@ def test_what_the_target_wrote_is_remembered_and_no_prompt(tmp_path: Path) -> No
     with closing(Model(ModelConfig(model), vocabulary_only=True)) as loaded:
         found = MemoryFile(path, loaded).texts.tolist()
     assert found == [token for text in (*first, *first) for token in (END, *text)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "gains"), [({}, [0, 0, 0, 1]), ({"memory": "off"}, [0] * 4), ({"memory": "a.memory"}, [None] * 4)]
+)
+def test_without_a_memory_it_is_known_what_one_would_have_brought(
+    memory: dict[str, Any], gains: list[int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = []
+    with duo.load(tiny_llama(tmp_path / "tiny.gguf"), n_ctx=256, profile=False, **memory) as engine:
+        for seed in range(4):
+            engine.generate("a b c", max_tokens=60, seed=seed, temperature=1.0)
+            found.append(engine.slot.memories.gain)
+    assert found == pytest.approx(gains, abs=0.9)
 
 
 @pytest.mark.parametrize("option", [{"lookup": "off"}, {"schedule": "off"}])
@@ -150,12 +167,14 @@ def test_a_prompt_of_another_key_is_read_anew(keys: tuple[str, ...], tmp_path: P
 def test_no_key_has_what_another_ones_texts_had(keys: tuple[str, ...], tmp_path: Path) -> None:
     """Over HTTP: which texts serve as memory for which key; those of one key, or without keys, for all."""
     served: list[list[int]] = []  # what each text was predicted from
+    owners: list[str] = []  # of the index that it has
     begin = LookupProposer.begin
 
     def spy(self: LookupProposer, text: RunningText) -> None:
         begin(self, text)
         assert self._memory is not None
         served.append(self._memory.log.tolist())
+        owners.append(self._lookup._owner)
 
     with pytest.MonkeyPatch.context() as patch, duo.load(tiny_llama(tmp_path / "tiny.gguf")) as engine:
         patch.setattr(LookupProposer, "begin", spy)
@@ -168,8 +187,9 @@ def test_no_key_has_what_another_ones_texts_had(keys: tuple[str, ...], tmp_path:
                 assert answer.status_code == 200, answer.text
         counts = [log.count(END) for log in served]
         assert counts == ([0, 0, 1, 1, 2, 2] if len({*keys}) == 2 else [*range(6)])
+        assert owners == (3 * [*keys] if keys else 6 * [""])
         if len({*keys}) == 2:
-            owners = engine.slot.memories._by_owner
-            assert {*owners} == {*keys}
-            mine, theirs = (owners[key].log.tolist() for key in keys)
+            memories = engine.slot.memories._by_owner
+            assert {*memories} == {*keys}
+            mine, theirs = (memories[key].log.tolist() for key in keys)
             assert mine != theirs

@@ -119,7 +119,10 @@ def _rows(here: Installation) -> Iterator[tuple[str, str]]:
         why_not = "no: this build finds no GPU" if build.gpu_backends else "no: this build can use no GPU"
         yield "GPU layers", "yes" if build.gpu else why_not
         yield "RPC", "yes" if build.rpc else "no"
-        yield "heads", "yes: EAGLE-3, MTP, DFlash, DSpark" if build.heads else "no: llama.cpp is too old, or too new"
+        yield (
+            "heads",
+            "yes: EAGLE-3, MTP, DFlash, DSpark, DFlash2" if build.heads else "no: llama.cpp is too old, or too new",
+        )
     yield "optional", _versions(here.optional)
     if here.environment:
         yield "variables", values_of(here.environment, here.environment, ", ")

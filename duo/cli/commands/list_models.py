@@ -18,10 +18,11 @@ from duo.llama.limits import available_bytes
 from duo.models.demo import DRAFT, TARGET
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
 from duo.models.hub import has_package
-from duo.models.memory_file import SUFFIX, summary
+from duo.models.memory_file import SUFFIX, name_of, summary
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
+_Found = tuple[Path, str, str | None]  # a file, what it is, and the model that it belongs to, if it has one
 _MOMENT_S = 1.0  # in which suggest() reads files
 
 
@@ -71,8 +72,9 @@ def list_models(options: ListOptions) -> int:
     with progress_bar("reading the models"):
         models = _read(find_models(given))
     searched = [*(path for path in options.paths or [Path()] if path.is_dir()), *model_folders()]
-    table = [*_table(models, searched), *_memories(options.paths or [Path()])]
-    print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(table))  # noqa: T201
+    memories = [*_memories(options.paths or [Path()])]
+    lines = [*_table(models, searched), *(f"{_short(file)}: {what}" for file, what, _ in memories)]
+    print(json.dumps(_entries(models, memories), indent=2) if options.json else "\n".join(lines))  # noqa: T201
     return 0
 
 
@@ -125,7 +127,7 @@ def _read(paths: Iterable[Path], tell: Callable[[str], object] = warn) -> list[L
     return sorted(found, key=lambda one: one.group)
 
 
-def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
+def _entries(models: Sequence[Listed], memories: Sequence[_Found]) -> list[dict[str, object]]:
     return [
         {
             "path": str(one.path),
@@ -137,8 +139,10 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
             "quantisation": one.header.quantisation,
             "vocabulary": one.letter,
             "tokens": one.n_tokens,
+            "head": head_kind(one.header) or None,
             "mtp": one.drafts_itself,
             "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
+            "memories": [str(file) for file, _, of in memories if of == name_of(one.header, one.path)],
         }
         for one in models
     ]
@@ -173,17 +177,17 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
     ]
 
 
-def _memories(paths: Iterable[Path]) -> Iterator[str]:
-    """A line for each memory among files and in folders."""
+def _memories(paths: Iterable[Path]) -> Iterator[_Found]:
+    """The memories among files and in folders."""
     files = (file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]))
     for file in (file for file in files if file.suffix == SUFFIX):
         try:
             name, n_tokens = summary(file)
-            yield f"{_short(file)}: a memory of {name}, {n_tokens} tokens (--memory)"
+            yield file, f"a memory of {name}, {n_tokens} tokens (--memory)", name
         except ValueError:
-            yield f"{_short(file)}: a damaged memory"
+            yield file, "a damaged memory", None
         except OSError as error:
-            yield f"{_short(file)}: {error.strerror}"
+            yield file, str(error.strerror), None
 
 
 def _short(path: Path) -> str:

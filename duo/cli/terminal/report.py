@@ -18,6 +18,7 @@ from duo.speculation.report import ControllerReport, report
 from duo.speculation.types import common_prefix
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
+_MEMORY_PAYS = 1.02  # times as fast, from which on a memory is proposed: it was computed, and not measured
 _WORTH = 1.1  # times the target alone: a smaller forecast is no reason to try something
 _SMALLER = 4  # times as fast as this draft is one that is a quarter of its size
 _NAMES = {
@@ -50,6 +51,7 @@ class RunStatistics:
     is_draft_larger: bool = False  # than the target
     n_block: int = 0  # tokens that the draft makes at once, at most; 0: one
     uses_head: bool = False  # the draft is a head, of which a layer of the target or a file beside it needs no -md
+    memory_gain: float | None = 0.0  # what a memory would have brought earlier texts; 0: not known; None: there is one
 
     @classmethod
     def of(cls, slot: ModelPair, stream: Stream) -> "RunStatistics":
@@ -68,7 +70,13 @@ class RunStatistics:
             draft is not None and draft.n_bytes > slot.target.n_bytes,
             slot.estimates.block if slot.estimates is not None else 0,
             slot.uses_head,
+            slot.memories.gain,
         )
+
+    @property
+    def lookup_name(self) -> str:
+        """What proposes without a model."""
+        return "lookup" if self.memory_gain is not None else "lookup or memory"
 
     def document(self) -> dict[str, object]:
         """The figures of --json."""
@@ -125,7 +133,15 @@ def _last_line(generation: GenerationStatistics) -> str:
 
 
 def verdict(run: RunStatistics) -> str:
-    """The speed compared with that of the target alone in this run, and why; something was to be decided."""
+    """The gain of this run, and of a memory if there is none; something was to be decided."""
+    said, times = _gain(run), run.memory_gain or 0.0
+    if times < _MEMORY_PAYS or (run.policy is not None and run.policy.has_draft):  # a draft leaves it less to bring
+        return said
+    return f"{said}; earlier texts would have been {times:.2f} times as fast with a memory (--memory FILE)"
+
+
+def _gain(run: RunStatistics) -> str:
+    """The speed compared with that of the target alone in this run, and why."""
     generation, draft, lookup = run.text.generation, run.text.draft, run.text.lookup
     assert run.policy is not None
     rate, by_schedule, ms = generation.tokens_per_s, generation.tokens_by_schedule, run.policy.alone_ms.this_run
@@ -139,7 +155,7 @@ def verdict(run: RunStatistics) -> str:
     else:
         times, alone = rate * ms / 1000, f"{1000 / ms:.1f} tokens/s"
         if times >= 1 + CLOSE:
-            sources = (("the draft", draft), ("lookup", lookup))
+            sources = (("the draft", draft), (run.lookup_name, lookup))
             who = " and ".join(name for name, found in sources if found and found.accepted) or "duo"
             said = f"{who} made this {times:.2f} times as fast (alone: {alone})"
         else:
@@ -158,7 +174,7 @@ def why_no_gain(run: RunStatistics) -> str:
     excellent = f"{100 * DEFAULT.excellent:.0f} %"
     is_hopeless = draft is None and policy.max_gain is not None and policy.max_gain <= 1 + DEFAULT.least_gain
     reasons = (
-        (not policy.has_draft, "lookup did not pay here"),
+        (not policy.has_draft, f"{run.lookup_name} did not pay here"),
         (run.schedule == Schedule.OFF.value, "--schedule off"),
         (draft and draft.error, f"the draft failed: {draft and draft.error}"),
         (run.is_draft_larger, "the draft is larger than the target: are -m and -md exchanged?"),
@@ -281,7 +297,8 @@ def _reason(run: RunStatistics) -> str:
     draft, lookup, policy = run.text.draft, run.text.lookup, run.policy
     assert policy is not None
     if lookup and lookup.accepted > (draft.accepted if draft else 0):
-        return f"the text repeats itself or the prompt: {lookup.accepted} of {lookup.verified} such tokens were right"
+        what = "itself or the prompt" if run.memory_gain is not None else "itself, the prompt or earlier texts"
+        return f"the text repeats {what}: {lookup.accepted} of {lookup.verified} such tokens were right"
     rates = dict(policy.forecast_tokens_per_s)
     if not draft or draft.error or len(rates) < 2:
         return why_no_gain(run)

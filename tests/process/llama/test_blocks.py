@@ -17,16 +17,20 @@ from duo.diagnose.measure import Meter
 from duo.engine.async_draft import CandidateQueue
 from duo.engine.block_drafter import BlockDrafter
 from duo.engine.decoder import decode_all
+from duo.engine.model_pair import LAYER
 from duo.engine.recorder import Recorder
 from duo.errors import MemoryLimitError, ModelError
+from duo.llama import hidden_rows
 from duo.llama.block import BlockContext
 from duo.llama.block_shape import Block
 from duo.llama.context import Context
 from duo.llama.gguf_header import GgufHeader, check_text_model
 from duo.llama.heads import check_pair
 from duo.llama.model import Model
+from duo.llama.mtp import MtpContext
 from duo.speculation.draft_estimates import DraftEstimates
 from duo.speculation.modes import Schedule
+from duo.speculation.report import report
 from duo.speculation.sampling import Greedy
 from duo.speculation.sequence import TokenSequence
 from tests.gguf_files import tiny_block, tiny_llama, tiny_qwen35
@@ -273,6 +277,19 @@ def test_one_decode_makes_as_many_candidates_as_are_wanted(
         assert statistics.draft.drafted == 5 * len(sizes)
 
 
+def test_rows_of_a_prompt_are_not_taken_for_a_block(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tiny_block(tmp_path / "long.gguf", depth=DEPTH, size=18)
+    monkeypatch.setattr(DraftEstimates, "n_block", 3)
+    with load(files["target"], draft, schedule="sync", lookup="off", **ALONE) as engine:
+        assert engine.slot.estimates is not None
+        assert engine.slot.estimates.block == 16
+        engine.generate(some(16, 1), max_tokens=8)
+        assert engine.slot.estimates.costs.alone.by_sequences.keys() == {3}
+        assert engine.slot.estimates.n_unread < 16
+
+
 @pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
 def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
     """Prompts that continue or change earlier ones, texts that are given up, and full contexts."""
@@ -280,6 +297,21 @@ def test_whatever_happens_between_texts(files: Files, kind: str) -> None:
     options = ALONE | {"n_ctx": 96, "exact": True}
     with load(files["target"], **options) as alone, load(files["target"], files[kind], **options) as engine:
         write_texts(dice, alone, engine)
+
+
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_texts_that_are_longer_than_what_is_kept_of_rows(
+    files: Files, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hidden_rows, "N_ROWS", 24)
+    options = ALONE | {"n_ctx": 256, "exact": True, "n_batch": 32, "n_ubatch": 32, "lookup": "off"}
+    for schedule in ("sync", "auto"):
+        with (
+            load(files["target"], **options) as alone,
+            load(files["target"], files[kind], schedule=schedule, **options) as engine,
+        ):
+            write_texts(random.Random(kind + schedule), alone, engine)
+            assert len(engine.slot._contexts[1].rows._kept[0]) <= 24 + 24 + 32  # type: ignore[attr-defined]
 
 
 def test_the_block_draft_beside_a_model_drafts(files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -330,11 +362,40 @@ def test_nobody_misses_a_block_draft_whose_context_does_not_fit(
     path = Path(shutil.copy(files["target"], tmp_path / "tiny-Q8_0.gguf"))
     beside = Path(shutil.copy(files["DFlash"], tmp_path / "dflash-tiny.gguf"))
     monkeypatch.setattr(BlockContext, "__init__", refuse)
-    with load(path, **ALONE) as engine:
-        assert write(engine, 4)
-    assert "dflash-tiny.gguf is not used: too little memory" in caplog.text
+    draft = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH)
+    for drafts in ((), (draft,)):
+        caplog.clear()
+        with load(path, *drafts, **ALONE) as engine:
+            assert write(engine, 4)
+            known = engine.slot.controller.known
+            assert known.keys() == {one.stem for one in drafts}, "it cannot be said not to pay"
+            assert report(engine.slot.controller).has_draft == bool(drafts)
+        assert "dflash-tiny.gguf is not used: too little memory" in caplog.text
     with load(path, beside, **ALONE) as engine, pytest.raises(MemoryLimitError):
         write(engine, 4)
+
+
+@pytest.mark.parametrize("has_layer", [True, False])
+def test_the_mtp_layer_drafts_where_a_block_draft_does_not_fit(
+    has_layer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_qwen35(tmp_path / "tiny-Q8_0.gguf", mtp=True)
+    with load(path, heads="off", **ALONE) as engine:
+        expected = write(engine, 40, temperature=0.0)
+    tiny_block(tmp_path / "dflash-tiny.gguf")
+    for kind in (BlockContext, *([] if has_layer else [MtpContext])):
+
+        def refuse(*_: object) -> None:
+            raise MemoryLimitError("too little memory")
+
+        monkeypatch.setattr(kind, "__init__", refuse)
+    monkeypatch.setenv("DUO_CONFIG", str(tmp_path / "config"))
+    with load(path, **ALONE | {"profile": True}) as engine:
+        assert write(engine, 40, temperature=0.0) == expected
+        slot = engine.slot
+        assert slot.draft_name == ("its MTP layer" if has_layer else "dflash-tiny.gguf")
+        assert slot.controller.known.keys() == ({LAYER} if has_layer else set())
+        assert (slot.draft is not None) == has_layer
 
 
 def test_beside_an_unusable_block_draft_an_mtp_layer_drafts(tmp_path: Path) -> None:

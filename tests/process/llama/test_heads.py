@@ -19,6 +19,7 @@ from duo.llama import hidden_rows
 from duo.llama.context import Context
 from duo.llama.gguf_header import GgufHeader, check_not_head
 from duo.llama.heads import HeadContext, check_pair
+from duo.llama.hidden_rows import N_ROWS
 from duo.llama.model import Model, model_size
 from duo.speculation.types import Logits
 from tests.command import Argument
@@ -127,7 +128,7 @@ def test_the_rows_of_a_text_beside_others_are_its_own(kind: str, files: Files) -
                     context.decode_parts([(2, third[10:12], 2)])
                     context.decode_parts([(1, some(2, 4), 2), (0, text[38:], 2)])
                 assert reader.rows.first == 0
-                found.append(reader.rows.array[1:41].copy())
+                found.append(reader.rows.between(1, 41).copy())
     assert np.abs(found[0]).max() > 0.1
     np.testing.assert_allclose(found[1], found[0], atol=1e-4)
 
@@ -211,7 +212,7 @@ def test_a_text_that_the_target_restores_has_no_rows_but_those_that_the_head_has
             assert head.rows.first == 0
             head.follow(n_read)
             saved = context.save()
-            rows = np.array(head.rows.array[1:25])
+            rows = np.array(head.rows.between(1, 25))
             own = head.save()
             context.rollback(0)
             context.decode([5, 6, 7])
@@ -222,7 +223,7 @@ def test_a_text_that_the_target_restores_has_no_rows_but_those_that_the_head_has
             context.load(saved)
             head.load(own)
             assert head.rows.first == 0
-            np.testing.assert_array_equal(head.rows.array[1:25], rows)
+            np.testing.assert_array_equal(head.rows.between(1, 25), rows)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +286,67 @@ def test_a_model_without_its_mtp_tensors(tmp_path: Path) -> None:
     with load(path, profile=False) as engine:
         assert engine.slot.draft_model is None
         assert engine.generate(PROMPT, max_tokens=8).text
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "glm4moe"])
+def test_of_a_long_text_the_last_rows_are_kept(files: Files, kind: str) -> None:
+    """Whatever is rolled back, and whatever text comes between."""
+    path, draft = files[kind]
+    config, dice, known = ContextConfig(256, 1, 1, flash_attn="off", n_batch=16), random.Random(kind), dict[int, Any]()
+    with closing(Model(ModelConfig(path, heads=True))) as target, closing(Context(target, config)) as context:
+        model = target if draft is None else Model(ModelConfig(draft))
+        with closing(head_type(model)(model, config, context)) as head:
+            rows, saved = head.rows, (context.save(), head.save(), known)
+            rows.n_kept = 12
+            for _ in range(400):
+                n, before = context.n_past, rows.first
+                if n > 200 or (n and dice.random() < 0.2):
+                    context.rollback(n := dice.randrange(max(0, n - dice.choice([3, 40, 300])), n))
+                    head.rollback(min(head.n_past, n))
+                elif dice.random() < 0.1:
+                    saved = (context.save(), head.save(), known)
+                elif n and dice.random() < 0.1:
+                    context.load(saved[0])
+                    before = rows.first
+                    if dice.random() < 0.5:
+                        head.load(saved[1])
+                        before = rows.first
+                    n, known = context.n_past, dict(saved[2])
+                size = dice.randrange(1, 17)
+                context.decode(dice.choices(range(3, 270), k=size), 1)
+                known = {i: row for i, row in known.items() if i < n}
+                known |= dict(enumerate(np.array(rows.between(n + 1, n + 1 + size)), n))
+                for i in range(rows.first, n + size):
+                    np.testing.assert_array_equal(rows.between(i + 1, i + 2), [known[i]])
+                assert rows.first <= max(min(before, n), n - 12)
+                assert not rows.between(0, 1).any()
+                assert rows.between(0, n + size).shape == (n + size, rows.width)
+                assert len(rows._kept[0]) <= max(12 + 12 + 16, N_ROWS)
+                assert head.save().more[3].shape[0] <= 12 + 12 + 16
+        if model is not target:
+            model.close()
+
+
+@pytest.mark.parametrize("schedule", ["sync", "async", "auto"])
+@pytest.mark.parametrize("kind", ["eagle3", "glm4moe", ASSISTANT, CHAIN])
+def test_texts_that_are_longer_than_what_is_kept_of_rows(
+    files: Files, kind: str, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hidden_rows, "N_ROWS", 24)
+    path, draft = files[kind]
+    options: dict[str, Any] = ALONE | {"n_ctx": 256, "exact": True, "n_batch": 32, "n_ubatch": 32, "lookup": "off"}
+    with load(path, heads="off", **options) as alone, load(path, draft, schedule=schedule, **options) as engine:
+        prompt = some(90, 3)
+        for n in (90, 60, 90):  # the whole prompt, less, and more again
+            assert write(engine, 100, prompt[:n]) == write(alone, 100, prompt[:n])
+            statistics = engine.statistics
+            assert statistics is not None
+            assert statistics.draft is None or statistics.draft.error is None
+            if schedule == "sync":
+                assert statistics.draft is not None
+                assert statistics.draft.accepted
+        assert len(engine.slot._contexts[1].rows._kept[0]) <= 24 + 24 + 32  # type: ignore[attr-defined]
+        write_texts(random.Random(kind + schedule), alone, engine)
 
 
 def write(engine: Engine, n: int = 64, prompt: str | list[int] = PROMPT, **options: Any) -> list[int]:

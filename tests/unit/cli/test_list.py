@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from duo.cli.commands import memory as memory_command
 from duo.cli.commands.list_models import Listed
+from duo.cli.options import read_file
 from duo.cli.terminal.console import size_of
 from duo.config import ModelConfig
 from duo.llama import gguf_header
 from duo.llama.model import model_size
+from duo.models import memory_file
 from duo.models.demo import DRAFT, TARGET
+from duo.speculation import memory as memory_module
 from tests.command import Run
 from tests.gguf_files import WORDS, tiny_block, tiny_hybrid, tiny_llama, tiny_mamba, tiny_mixture
 from tests.gguf_header import GgufHeader
@@ -123,6 +127,39 @@ def test_memories_are_listed(caches: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert {*found} >= {"damaged.memory: a damaged memory", "empty.memory: a damaged memory"}
         assert sum(re.match(r"one\.memory: a memory of \S+, \d+ tokens", line) is not None for line in found) == 1
         assert "own.gguf" in run.text
+    (entry,) = json.loads(listed(caches, "--json").text)
+    assert entry["memories"] == ["one.memory"]
+    (other,) = json.loads(listed(caches, tiny_llama(caches / "other.gguf"), "--json").text)
+    assert other["memories"] == []
+
+
+def test_of_too_many_texts_the_last_ones_are_read_and_the_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module in (memory_command, memory_file, memory_module):
+        monkeypatch.setattr(module, "MAX_TOKENS", 200)
+    read = list[str]()
+
+    def spy(name: str, *, limit: int) -> tuple[str, str]:
+        read.append(name)
+        return read_file(name, limit=limit)
+
+    monkeypatch.setattr(memory_command, "read_file", spy)
+    names, model = [f"{i}.txt" for i in range(9)], tiny_llama(tmp_path / "own.gguf")
+    for name in names:
+        Path(name).write_text("the cat sat on the mat " * 8, encoding="utf-8")
+    run = duo("memory", "build", "a.memory", *names, "-m", model)
+    said, _ = run.stderr.splitlines()
+    assert read == names[: -len(read) - 1 : -1]
+    assert 1 < len(read) < 9
+    assert said.startswith("duo: warning: a memory has at most 200 tokens: all or part of 0.txt, 1.txt, 2.txt and ")
+    assert run.status == 0
+    alone = duo("memory", "build", "b.memory", "0.txt", "-m", model)
+    assert (alone.status, len(alone.stderr.splitlines())) == (0, 1)
+    n_each = int(alone.stderr.split()[2])
+    n_whole = (200 * 7 // 8) // (n_each + 1)
+    assert said.endswith(f" and {9 - n_whole - 3} more is left out")
 
 
 def test_a_memory_of_the_demo_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +178,7 @@ def test_a_memory_of_the_demo_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_block_draft_has_a_kind(caches: Path) -> None:
     tiny_block(caches / "mine" / "block.gguf")
     assert re.search(r"block\.gguf .* DFlash ", listed(caches, caches / "mine").text)
+    assert [one["head"] for one in json.loads(listed(caches, caches / "mine", "--json").text)] == ["DFlash"]
 
 
 @pytest.mark.parametrize("max_tensors", [0, 20])

@@ -188,3 +188,9 @@ def test_the_time_of_a_block_is_sufficient() -> None:
     assert predict("--draft-ms", "8:3", *rest) == predict("--draft-ms", "1:3,8:3", *rest)
     assert "; draft 3 ms for a block of 8; " in duo("plan", "--draft-ms", "8:3", *rest).stderr
     assert "; draft 5.7 ms for a block of 8 (assumed); " in duo("plan", "--draft-ms", "3", *rest).stderr
+
+
+def test_the_limit_of_a_block_draft_is_that_of_all_its_candidates() -> None:
+    rest = ("--target-ms", "40", "--accept", "0.9", "--block", "8")
+    assert predict(*rest, "--draft-ms", "8:25")["limit"] == pytest.approx(25 * sum(0.9**i for i in range(9)), rel=1e-3)
+    assert predict(*rest, "--draft-ms", "8:75", "--draft", "8")["limit"] == pytest.approx(9 / 0.075, rel=1e-3)

@@ -56,6 +56,26 @@ def test_a_model_whose_file_is_named_in_no_encoding_has_a_memory(path: Path, mod
     assert MemoryFile(own, model).add([(4,)]).tolist() == [END, 4]
 
 
+def test_a_model_has_one_memory_in_whatever_quantisation(path: Path, model: Model) -> None:
+    model.header.values.pop("general.name", None)
+    own, first = path.with_name("own.memory"), model.path
+    for name in ("x-Q4_0.gguf", "x-F16.gguf", "x-UD-Q4_K_XL-00001-of-00002.gguf", "x.Q8_0.gguf", "x.gguf"):
+        model.path = first.with_name(name)
+        assert MemoryFile(own, model).model == "x"
+    for name, called in (("x-2.gguf", "x-2"), ("x-instruct.Q8_0.gguf", "x-instruct"), ("Q4_0.gguf", "Q4_0")):
+        model.path = first.with_name(name)
+        with pytest.raises(ModelError, match=f"another model, x: name another file for {called}$"):
+            MemoryFile(own, model)
+
+
+def test_texts_of_a_killed_process_do_not_stay(path: Path, model: Model) -> None:
+    (mine, *others) = (path.with_name(f".duo-memory-{name}-abc_defg") for name in (path.name, "mine", "my.memory", "x"))
+    for part in (mine, *others):
+        part.write_text("half of the texts")
+    MemoryFile(path, model)
+    assert {*path.parent.glob(".duo-memory-*")} == {*others}, "those may be in use"
+
+
 def test_a_link_to_a_file_stays_one(path: Path, model: Model) -> None:
     link = path.with_name("link.memory")
     link.symlink_to(path)
@@ -163,9 +183,22 @@ def test_a_memory_that_can_no_longer_be_written_goes_on_without_file(
     path.mkdir()
     for token in (1, 2):
         memory.learn([token])
+        memory.write()
     assert memory.log.tolist() == [*SAVED, END, 1, END, 2]
     (said,) = caplog.records
     assert "no memory can be kept there" in said.getMessage()
+
+
+def test_a_text_is_written_with_others_or_at_the_end(path: Path, model: Model) -> None:
+    memory, before = KeptMemory(MemoryFile(path, model)), path.read_bytes()
+    memory.learn([4])
+    assert path.read_bytes() == before
+    memory.learn(4096 * [1])
+    assert MemoryFile(path, model).texts.tolist() == [*SAVED, END, 4, END, *4096 * [1]]
+    memory.learn([5])
+    memory.write()
+    memory.write()
+    assert MemoryFile(path, model).texts.tolist()[-3:] == [1, END, 5]
 
 
 def test_the_oldest_texts_are_dropped(path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

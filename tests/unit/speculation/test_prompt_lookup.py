@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,26 @@ def test_it_learns_how_often_it_is_right_in_this_text_only(right: bool) -> None:
     assert now > 0.8 if right else now < 0.2
     lookup.begin([*block, *block[:2]])
     assert chances(lookup, 1) == before
+
+
+def test_no_part_of_a_text_of_another_owner_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would take other times, by what the other one's text is."""
+    done, lookup = list[str](), PromptLookup()
+
+    def spied(name: str, act: Callable[..., None]) -> Callable[..., None]:
+        def spy(*arguments: object) -> None:
+            done.append(name)
+            act(*arguments)
+
+        return spy
+
+    monkeypatch.setattr(PromptLookup, "_append", spied("append", PromptLookup._append))
+    monkeypatch.setattr(PromptLookup, "_remove", spied("remove", PromptLookup._remove))
+    for owner, text, n in (("", (A, B, C), 3), ("a", (A, B, C), 3), ("b", (A, B, X, A), 4), ("b", (A, B, X, A, B), 1)):
+        done.clear()
+        lookup.begin(text, owner)
+        assert done == n * ["append"]
+    assert tokens(lookup, 1) == (X,)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=8), st.randoms(use_true_random=False))
