@@ -104,6 +104,13 @@ def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection:
         warn(f"--branches {config.branches} has no effect: it needs {needed} and is not on RPC servers")
 
 
+def say_if_one_at_a_time(slot: ModelPair) -> None:
+    """What must not, or cannot, be written together although several texts may be."""
+    if slot.n_together < slot.config.n_slots and slot.n_together == 1:
+        why = "with --exact" if slot.config.exact else "the cache of this model and its draft cannot hold several"
+        note(f"texts are written one at a time: {why}")
+
+
 def prompt_hint(model: Model, prompt: str) -> str:
     """That a raw `prompt` is not in the model's chat template, if it has one; empty otherwise."""
     # Special tokens that are written out have no text; the BOS that is added does not count.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duo.cli.commands.options import BatchOptions
-from duo.cli.load import loaded
+from duo.cli.load import loaded, say_if_one_at_a_time
 from duo.cli.options import RANDOM_SEED
 from duo.cli.terminal.console import blame, finish_notices, note, progress_bar, send_log, warn
 from duo.cli.terminal.interrupts import on_interrupt
@@ -61,6 +61,7 @@ def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: Answer
     with loaded(options, options.generation.stop.n_predict) as engine:
         if config.grammar is not None:
             Grammar(engine.slot.target, config.grammar)  # an invalid one fails now, and not with each text
+        say_if_one_at_a_time(engine.slot)
         batch = Batch(engine, config, random_seed=options.seed == RANDOM_SEED)
         with on_interrupt(batch.stop) as interrupt, progress_bar(shows_time=True) as show:
 

@@ -156,7 +156,9 @@ def test_requests_share_a_batch(
 ) -> None:
     lines = [line(text, "/v1/completions", prompt=text, duo={}, **WRITTEN) for text in PROMPTS]
     written(tmp_path / "requests.jsonl", lines)
-    assert duo(*started(*options)).status == 0
+    run = duo(*started(*options))
+    assert run.status == 0
+    assert ("texts are written one at a time: with --exact" in run.stderr) == ("--exact" in options)
     together = [one["response"]["body"]["duo"]["texts"] for one in answered(tmp_path / "answers.jsonl")]
     assert len(together) == len(PROMPTS)
     if shares:
