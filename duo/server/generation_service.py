@@ -173,34 +173,47 @@ async def respond(service: GenerationService, request: HttpRequest, choices: Seq
 
 
 class _Answer:
-    """The choices of an answer, written one after the other: each waits for its turn behind other clients' texts."""
+    """The choices of an answer. In a stream, they are written one after the other; otherwise some are at once.
+
+    Each waits for its turn behind other clients' texts.
+    """
 
     def __init__(self, service: GenerationService, choices: Sequence[Formatter]) -> None:
         """Puts the first one into the queue. Raises DuoError."""
-        self._scheduler, self._begin = service.engine.scheduler, service.begin
+        self._engine, self._begin = service.engine, service.begin
         self._formatter, *rest = choices
         self._rest = deque(rest)
         self.steps = self._begin(self._formatter.text)
+        self._ahead = deque[tuple[Formatter, AsyncSteps]]()  # the next ones, which have begun
 
     def _begin_next(self) -> bool:
         """Put the next one into the queue, if there is one. Raises DuoError."""
-        if not self._rest:
+        self._begin_ahead(1)
+        if not self._ahead:
             return False
-        before, self._formatter = self._formatter, self._rest.popleft()
+        before, (self._formatter, self.steps) = self._formatter, self._ahead.popleft()
         self._formatter.follow(before)
-        self.steps = self._begin(self._formatter.text)
         return True
+
+    def _begin_ahead(self, n: int) -> None:
+        """Put `n` of the next ones into the queue, if there are so many. Raises DuoError."""
+        while self._rest and len(self._ahead) < n:
+            formatter = self._rest.popleft()
+            self._ahead.append((formatter, self._begin(formatter.text)))
 
     def cancel(self) -> None:
         """End all of them."""
         self._rest.clear()
-        self._scheduler.cancel(self._formatter.text)
+        for formatter in (self._formatter, *(formatter for formatter, _ in self._ahead)):
+            self._engine.scheduler.cancel(formatter.text)
 
     async def whole(self) -> Response:
         """The response. Raises ApiError."""
         documents, more = list[dict[str, object]](), True
         while more:
-            found = await _collect(self.steps, only_first=False)
+            found = await _collect(self.steps, only_first=True) or []
+            self._begin_ahead(self._engine.slot.n_together - 1)  # they continue the prompt that was read
+            found += await _collect(self.steps, only_first=False) if found else []
             # There may be much to format.
             documents.append(await anyio.to_thread.run_sync(self._formatter.whole, found))
             more = self._begin_next()

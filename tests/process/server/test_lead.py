@@ -328,6 +328,18 @@ def test_a_request_says_how_it_is_drafted(lead: LeadProcess) -> None:
     assert_error(refused, 400, "unknown schedule 'fast'")
 
 
+def test_the_choices_of_a_whole_answer_are_written_together(demo_pair: tuple[Path, Path]) -> None:
+    asked: dict[str, Any] = {"prompt": "Once upon a time, there was a", "max_tokens": 24, "ignore_eos": True, "n": 4}
+    with LeadProcess(demo_pair[0], "-c", "512", "--lookup", "off") as lead:
+        with streamed(lead, asked) as stream:
+            assert stream.read().endswith(b"[DONE]\n\n")
+        n_streamed = lead.metric("llamacpp:n_decode_total")
+        assert n_streamed >= 4 * 24
+        choices = lead.post("/v1/completions", **asked).json()["choices"]
+        assert [one["index"] for one in choices] == [0, 1, 2, 3]
+        assert lead.metric("llamacpp:n_decode_total") - n_streamed < 3 * 24
+
+
 def test_a_conversation_survives_a_restart(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     begun = "Once upon a time, in a small village by the sea, there lived a fisherman. " * 4
     texts = []
