@@ -26,6 +26,7 @@ export class Live {
     this.onModel = onModel;
     this.isRunning = false; // a text is being generated
     this.own = 0; // the number of the text of this page that is being generated
+    this.shown = 0; // of another one, whose figures are shown
     this.lanes = new Lanes($("lanes"), $("lanes-text"));
     this.wanted = false;
     this.controller = null;
@@ -83,10 +84,11 @@ export class Live {
   }
 
   take(batch) {
+    const progress = [];
     for (const { name, data } of batch) {
       const event = JSON.parse(data);
       if (name === "spans") this.lanes.add(event.id, event.spans);
-      else if (name === "progress" && (!this.own || event.id === this.own)) showProgress(event, this.isRunning);
+      else if (name === "progress") progress.push(event);
       else if (name === "state") {
         showState(event);
         this.isRunning = event.queue.running > 0;
@@ -96,6 +98,13 @@ export class Live {
         this.model = model;
         this.lanes.expect({ draft: event.draft, "remote draft": event.backs.length });
       }
+    }
+    // Of several texts, the chat's own, or one as long as there is news of it.
+    const of = (id) => progress.findLast((event) => event.id === id);
+    const shown = this.own ? of(this.own) : (of(this.shown) ?? progress.at(-1));
+    if (shown) {
+      this.shown = shown.id;
+      showProgress(shown, this.isRunning);
     }
     if (!this.timer && batch.some(({ name }) => name === "spans" || name === "state")) this.draw();
   }
