@@ -25,11 +25,11 @@ def rpc_server(options: RpcServerOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     send_log(options)
     require_rpc()
-    address = _address(options)
     chosen = options.device if options.device is not None else [gpu.name for gpu in gpus()] or [CPU]
     devices = find_devices(chosen, cpu=True)
     if not devices:
         raise UsageError("-d none: a server needs a device, such as CPU")
+    address = _address(options)  # last: whether the port is free depends on the moment
     n_threads = options.threads or usable_cores()
     if options.until_eof:
         _serve(options, address, devices, n_threads)
