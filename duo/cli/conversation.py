@@ -18,7 +18,7 @@ from prompt_toolkit.output import create_output
 
 from duo.cli.commands.chat import Answer, ChatBackend, Message, beginning, describe
 from duo.cli.terminal.console import say, with_options
-from duo.cli.terminal.interrupts import handling
+from duo.cli.terminal.interrupts import handling, signals_that_end
 from duo.cli.terminal.writer import Printer
 from duo.errors import DeviceError, DuoError, UsageError
 from duo.models.storage import MIB, config_dir
@@ -54,7 +54,7 @@ class Talk:
 
     def run(self, first: str | None = None) -> int:
         """Send `first`, then chat until the user ends it. Returns the exit status. Raises DeviceError."""
-        with handling(self._on_signal, signal.SIGINT, signal.SIGTERM), _no_echo():
+        with handling(self._on_signal, *signals_that_end()), _no_echo():
             self._try(lambda: self._note(f"{self._backend.greeting()}; /help lists the commands"))
             if first is not None:
                 self._note(f"> {first}")
@@ -109,8 +109,8 @@ class Talk:
         return False
 
     def _on_signal(self, number: int, _: object) -> None:
-        """Ctrl-C interrupts requests only; SIGTERM ends the chat, and the terminal is as before."""
-        if number == signal.SIGTERM:
+        """Ctrl-C interrupts requests only; the other signals end the chat, and the terminal is as before."""
+        if number != signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
             sys.exit(128 + number)
         if self._stoppable:

@@ -53,7 +53,7 @@ def check_gguf(path: Path) -> Path:
         with open_own(path) as file:
             magic = file.read(len(_MAGIC))
     except FileNotFoundError:
-        raise ModelError(f"{path}: no such file") from None
+        raise ModelError(f"{path}: no such file (duo list: the models of this machine)") from None
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from error
     if magic != _MAGIC:

@@ -161,7 +161,8 @@ class DraftWorker:
                     self._serve(self._socket, n_ctx)
             except (OSError, WebSocketException, LinkError, PromptError) as error:
                 if not reported and not self._stop.is_set():
-                    log.info("cannot connect to the lead at %s (%s): trying again", self.url, _reason(error))
+                    then = "trying again until `duo lead` listens there"
+                    log.info("cannot connect to the lead at %s (%s): %s", self.url, _reason(error), then)
                 reported = True
             finally:
                 self._socket = None

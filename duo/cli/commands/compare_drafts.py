@@ -111,9 +111,11 @@ def compare_drafts(options: TuneOptions) -> int:
         rows.sort(key=lambda row: -round(row.gain, 3))  # of equal ones, those that need less come first
         option = f"-hf {options.hf_repo}" if options.hf_repo else f"-m {shlex.quote(str(options.model))}"
         table = columns([_HEADS, *(row.cells(number) for number, row in enumerate(rows, 1))], {1, 3, 6})
-        said = [*table, "", advise(rows, option)]
+        is_open = interrupt.signal and not any(row.path for row in rows)
+        said = [*table, "", "No draft was measured." if is_open else advise(rows, option)]
         tried = [row.name for row in rows if row.path] + [Path(each["path"]).name for each in found.skipped]
-        if rows[0].path is None and family is not None and not any(map(family.is_draft, tried)):  # none pays
+        none_pays = rows[0].path is None and not is_open
+        if none_pays and family is not None and not any(map(family.is_draft, tried)):
             compare = f" To compare it: duo tune {option} -hfd {family.draft}"
             said.append(family.advice + (compare if family.draft else ""))
         print("\n".join(said))  # noqa: T201 - the output

@@ -86,11 +86,15 @@ def interrupts_raise() -> Iterator[None]:
         sys.unraisablehook = before
 
 
+def signals_that_end() -> list[int]:
+    """SIGINT, SIGTERM and SIGHUP, unless the latter is ignored, as under nohup."""
+    hang_ups = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hang_ups]
+
+
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
-    """Call `stop` after the first SIGINT, SIGTERM or SIGHUP inside the block; exit on the second.
-
-    A SIGHUP that is ignored, as under nohup, stays so.
+    """Call `stop` after the first of the signals_that_end() inside the block; exit on the second.
 
     A signal handler must not wait for a lock, because it may have interrupted the code that holds it. So `stop` runs
     on another thread, woken through a SimpleQueue, whose put() is reentrant.
@@ -111,9 +115,8 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
         signals.put(number)
 
     watcher = threading.Thread(target=watch, name="duo-signals")
-    hang_ups = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     # The handlers are there before and after the watcher, which an exception would leave waiting forever.
-    with handling(handle, signal.SIGINT, signal.SIGTERM, *hang_ups):
+    with handling(handle, *signals_that_end()):
         watcher.start()
         try:
             yield interrupt

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from duo.models.memory_file import summary
 from tests.command import ONE_EACH, SLOW_TARGET, Argument, models
 from tests.process.cli.terminal import CTRL_C, Terminal
 from tests.serving import wait_until
@@ -200,6 +201,20 @@ def test_the_terminal_is_as_before_when_the_chat_has_ended(during: str) -> None:
             talk.process.send_signal(signal.SIGTERM)
             assert talk.process.wait(60) == 128 + signal.SIGTERM
             assert talk.modes == before
+
+
+@pytest.mark.parametrize("ending", ["SIGHUP", "SIGTERM", "closed"])
+def test_a_chat_that_a_signal_ends_keeps_its_memory(ending: str, demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    path, options = tmp_path / "chat.memory", ("-n", "8", "--ignore-eos", "-t", "1", "--no-profile")
+    with Talk("-m", demo_pair[1], "--memory", path, *options) as talk:
+        talk.ask(b"Count from 1 to 9.")
+        if ending == "closed":  # then nobody sees the status
+            talk.hang_up()
+            talk.process.wait(60)
+        else:
+            talk.process.send_signal(signal.Signals[ending])
+            assert talk.process.wait(60) == 128 + signal.Signals[ending]
+    assert summary(path)[1] == 8
 
 
 def test_a_chat_that_was_stopped_by_the_shell_sets_the_terminal_again() -> None:
