@@ -271,7 +271,7 @@ class Generation:
         if plan.alternatives:
             n_past = position + len(added) - 1 - (came_true >= 0)
             cast("Alternating", self.target).settle(n_past, came_true)
-            self._recorder.alternatives.update(verified=len(plan.alternatives), accepted=came_true >= 0)
+            self._recorder.alternatives.update(verified=len(plan.alternatives), accepted=int(came_true >= 0))
         else:
             self.target.rollback(position + len(added) - 1)
         self._recorder.detail("target", "verify", start, n)

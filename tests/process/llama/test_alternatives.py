@@ -46,7 +46,7 @@ def test_texts_are_those_of_the_target_alone(
     """The last of them fills the context."""
     dice, verified, accepted = random.Random(4), 0, 0
     with load(pair[0], pair[1], schedule="sync", **OPTIONS, **options) as engine:
-        for n_tokens in (1, 2, 40, 120, 300):
+        for n_tokens in (1, 2, 3, 5, 40, 120, 300):
             more = {"ignore_eos": True, "max_tokens": n_tokens, "logprobs": 2, **sampling}
             prompt = dice.choices(range(3, 270), k=20)
             ours, theirs = engine.generate(prompt, **more), alone.generate(prompt, **more)
@@ -55,6 +55,7 @@ def test_texts_are_those_of_the_target_alone(
                 assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
             if (draft := ours.statistics.draft) is not None:
                 verified, accepted = verified + draft.alternatives, accepted + draft.alternatives_accepted
+                assert type(draft.alternatives_accepted) is int  # `duo bench` reads nothing else
     assert verified > 40
     assert 3 < accepted < verified
 
