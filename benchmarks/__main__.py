@@ -43,12 +43,14 @@ def parser() -> argparse.ArgumentParser:
     add("-r", "--rounds", type=int, metavar="N", help="number of rounds, one prompt each (default: by scenario)")
     add("-n", "--n-tokens", type=int, metavar="N", help="number of tokens per text (default: by scenario)")
     add("--prompts", type=Path, nargs="+", metavar="FILE", help="prompts (default: of the pair)")
-    add("--only", nargs="+", metavar="NAME", default=(), help="only contestants whose names start with NAME")
+    add("--only", nargs="+", metavar="NAME", default=(), help="only contestants of these names, or that start so")
     add("--minutes", type=float, default=math.inf, metavar="M", help="as many rounds as fit, or a part of the first")
     add("--questions", type=Path, metavar="FILE", help="spec-bench, clients: questions of Spec-Bench or SPEED-Bench")
     add("--per-category", type=int, metavar="N", help="spec-bench: questions of each category (default: all)")
     add("--turns", type=int, metavar="N", help="spec-bench: turns of each question (default: all)")
     add("--temperature", type=float, nargs="+", default=(0.0,), metavar="T", help="spec-bench: temperatures")
+    add("--first-texts", action="store_true", help="spec-bench: an empty profile for each text")
+    add("--bursts", action="store_true", help="spec-bench: while another program computes on a core now and then")
     add("--machine", default="", metavar="FILE[:PAIR]", help="two-devices: emulate this machine file")
     add("--duo", type=split, default=duo, metavar="COMMAND", help="command that starts duo")
     add("--peers", type=Path, default=PEERS, metavar="DIR", help="folder of llama.cpp's programs")
@@ -82,7 +84,7 @@ def main() -> int:
                     Path(folder), stack, options.machine, time.monotonic() + 60 * options.minutes,
                     questions=options.questions, per_category=options.per_category, n_turns=options.turns,
                     temperatures=options.temperature, journal=options.json and options.json.with_suffix(".jsonl"),
-                    commit=document["commit"] or "",
+                    commit=document["commit"] or "", first_texts=options.first_texts, bursts=options.bursts,
                 )  # fmt: skip
                 outcome = scenario.run(setup)
             except (DuoError, OSError, httpx.HTTPError) as error:

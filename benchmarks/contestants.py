@@ -30,6 +30,7 @@ NGRAMS = {
     "ngram-simple n=3, m=8": "size-n=3 size-m=8",
     "ngram-map-k n=3, m=8": "size-n=3 size-m=8",
     "ngram-mod n=3, m=8": "n-match=3 n-min=1 n-max=8",  # drafts fewer than its minimum are dropped
+    "ngram-mod n=8, m=8": "n-match=8 n-min=2 n-max=8",
 }
 
 
@@ -58,6 +59,8 @@ class Setup:
     temperatures: Sequence[float] = (0.0,)
     journal: Path | None = None  # of finished texts
     commit: str = ""  # of the working tree
+    first_texts: bool = False  # an empty profile for each text, not only for each series
+    bursts: bool = False  # of another program, on one core
 
     @property
     def job(self) -> Job:
@@ -67,6 +70,12 @@ class Setup:
     def config(self, name: str) -> dict[str, str]:
         """The environment variable for a separate configuration folder, and so a separate profile."""
         return {"DUO_CONFIG": str(self.folder / name)}
+
+    def chosen(self, found: Sequence[Contestant]) -> list[Contestant]:
+        """Those that `only` names, or whose names begin so."""
+        names = {each.name for each in found}
+        exact, starts = names.intersection(self.only), tuple(name for name in self.only if name not in names)
+        return [each for each in found if not self.only or each.name in exact or each.name.startswith(starts)]
 
     def program(self, name: str) -> Path:
         """The path of one of llama.cpp's programs. Raises ParseError if there is none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks.runner import Verdict
@@ -16,6 +16,7 @@ from duo.bench.results import Range, markdown_table, speed_up, spread
 
 PLAIN, DUO, LOOKUP = "llama-completion", "duo", "duo without a draft"
 REPEATS, DISTINCT = "not repeating", 0.6  # at least this share of distinct 4-grams
+_LEVEL = 0.97  # a text below is slower
 _LEAST_TOKENS = 8  # shorter texts have no rate
 _LONG = ("summarization", "rag")  # the categories with long prompts
 
@@ -38,11 +39,12 @@ class Text:
     n_most: int = 0  # tokens at which it would have been ended
     wall_s: float = 0.0  # of the whole run, with loading where that is part of it
     commit: str = ""  # of duo's working tree
+    series: int = 1  # of texts that began with an empty profile
 
     @property
     def prompt(self) -> tuple[Any, ...]:
         """What the contestants have in common."""
-        return self.pair, self.question, self.turn, self.temperature, self.n_most
+        return self.pair, self.question, self.turn, self.temperature, self.n_most, self.series
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -86,7 +88,7 @@ class Ratios:
         known = [found for found in prompts.values() if found.keys() == names and _has_rates(found)]
         self.n_left_out = len(prompts) - len(known)
         self.ratios, self.singles, self.quickest = list[Ratio](), list[str](), list[str]()
-        if DUO not in names or not known:
+        if DUO not in names or not known or not any(name.startswith(PLAIN) for name in names):
             return
         peers = sorted(name for name in names if not name.startswith(DUO))
         plain = _fastest([name for name in peers if name.startswith(PLAIN)], known)
@@ -138,6 +140,25 @@ class Ratios:
         return list(series), {
             name: [geometric_mean(map(rate, found)) for rate in series.values()] for name, found in groups.items()
         }
+
+
+def by_text(name: str, texts: Iterable[Text], questions: Sequence[str]) -> list[str]:
+    """A table of the contestant `name` over each other one: its first four texts, all, and the median of its slowest.
+
+    `questions` are those of a series, in order.
+    """
+    prompts: dict[tuple[Any, ...], dict[str, Text]] = {}
+    for text in texts:
+        prompts.setdefault(text.prompt, {})[text.contestant] = text
+    found = [(questions.index(each[name].question), each) for each in prompts.values() if name in each]
+    lines = [[f"{name} over", "texts", "the first four", "all", "slowest text", f"texts below {_LEVEL:g}"]]
+    for other in dict.fromkeys(other for _, each in found for other in each if other != name):
+        both = [(i, each[name].tokens_per_s / each[other].tokens_per_s) for i, each in found if other in each]
+        medians = [median(ratio for j, ratio in both if j == i) for i in {i for i, _ in both}]
+        first, all_texts = (speed_up([ratio for i, ratio in both if i < most]) for most in (4, len(questions)))
+        below = str(sum(each < _LEVEL for each in medians))
+        lines.append([other, str(len(both)), spread(first, 3), spread(all_texts, 3), f"{min(medians):.2f}", below])
+    return markdown_table(lines) if len(lines) > 1 else []
 
 
 def _mean(name: str, ratios: Sequence[Ratio]) -> Range | None:

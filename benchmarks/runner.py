@@ -124,7 +124,7 @@ class Comparison(Scenario):
         return [bar.verdict(results) for bar in self.bars]
 
     def measure(self, setup: Setup) -> tuple[Results, bool]:
-        results = Results([c for c in self.contestants(setup) if c.name.startswith(tuple(setup.only) or "")])
+        results = Results(setup.chosen(self.contestants(setup)))
         complete = take(results, rounds(prompts_of(setup), setup.n_rounds), setup)
         results.baseline = fastest(results, self.baseline) or results.contestants[0]
         return results, complete

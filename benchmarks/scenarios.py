@@ -183,7 +183,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "spec-bench": spec_bench.SpecBench(
         "duo and llama.cpp's programs with many settings on --questions FILE, per category",
-        (*SMOLLM2, *TINYLLAMA),
+        (*SMOLLM2, *TINYLLAMA), n_rounds=1,
     ),
     "first-token": Comparison(
         "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ import httpx
 
 from benchmarks.chart import bar_chart
 from benchmarks.contestants import ALONE, N_CTX, NGRAMS, Setup, duo, plain_program, settings
+from benchmarks.process import Child
 from benchmarks.questions import Question, interleaved, read_questions
-from benchmarks.ratios import DUO, LOOKUP, PLAIN, Ratios, Text
+from benchmarks.ratios import DUO, LOOKUP, PLAIN, Ratios, Text, by_text
 from benchmarks.runner import Outcome, Scenario, models, note
 from benchmarks.servers import llama_server
 from duo.bench.contestants import SPECULATIVE, Program
@@ -35,6 +37,18 @@ from duo.errors import UsageError
 from duo.llama.model import Model
 
 OFF = f"{DUO} off"
+FORCED = ("sync", "async", "sync --draft 4", "sync --draft 8", "async --draft 4")
+_DRAFTS = ("draft", "draft n=4 p=0.5", "draft n=8 p=0.5")
+# As another program that computes on one core now and then.
+_BURSTS = """
+import random, time
+dice, now = random.Random(1), time.monotonic
+while True:
+    began, busy_s = now(), dice.uniform(0.3, 1)
+    while now() < began + busy_s:
+        pass
+    time.sleep(2 - busy_s)
+"""
 
 
 class Journal:
@@ -67,13 +81,13 @@ class SpecBench(Scenario):
         path = (setup.journal or setup.folder / "texts.jsonl").absolute()
         profiles = path.with_suffix(".profiles") / setup.pair  # those of an interrupted run go on
         journal, complete = Journal(path), False
-        if not any(text.pair == setup.pair and text.contestant.startswith(DUO) for text in journal.texts.values()):
-            shutil.rmtree(profiles, ignore_errors=True)
         profiles.mkdir(parents=True, exist_ok=True)
+        if setup.bursts:
+            setup.stack.enter_context(Child([sys.executable, "-c", _BURSTS]))
         setup = replace(setup, may_end=True)
         found = contestants(replace(setup, folder=profiles))
         with suppress(KeyboardInterrupt):
-            complete = write_all(setup, questions, found, journal)
+            complete = write_all(setup, questions, found, journal, profiles)
         names = {contestant.name for contestant in found}
         texts = [
             text
@@ -86,8 +100,10 @@ class SpecBench(Scenario):
         document["wall_s"] = wall_s
         verdicts = []
         for temperature in setup.temperatures:
-            ratios = Ratios([text for text in texts if text.temperature == temperature])
+            here, keys = [text for text in texts if text.temperature == temperature], [each.key for each in questions]
+            ratios = Ratios(here)
             lines += [f"Temperature {temperature:g}:", "", *ratios.table(), ""]
+            lines += chain.from_iterable([*by_text(name, here, keys), ""] for name in (DUO, LOOKUP))
             verdicts += ratios.verdicts()
             if setup.journal is not None and ratios.ratios:
                 chart = path.with_name(f"{path.stem}-{setup.pair}-{temperature:g}.svg")
@@ -101,29 +117,32 @@ def contestants(setup: Setup) -> list[Contestant]:
     n = usable_cores()
     found = [duo(setup, DUO, "-md {draft}"), duo(setup, LOOKUP, ""), duo(setup, OFF, ALONE)]
     found += [plain_program(setup, PLAIN, threads) for threads in dict.fromkeys((1, n))]
+    found += [duo(setup, f"{DUO} --schedule {name}", f"-md {{draft}} --schedule {name}") for name in FORCED]
     # What a patient user also finds: on CPUs, tokens are faster so.
     found.append(plain_program(setup, PLAIN, n, "-fa", "off"))
     tried = settings()
-    tried |= {
-        f"{name} -fa off": [*tried[name], "-fa", "off"] for name in ("draft n=4 p=0.5", "ngram-mod", *NGRAMS, "both")
-    }
+    tried |= {f"{name} -fa off": [*tried[name], "-fa", "off"] for name in (*_DRAFTS, "ngram-mod", *NGRAMS, "both")}
     for name, options in tried.items():
         # Its prompt must fit into one batch.
         program = Program(SPECULATIVE, setup.program(SPECULATIVE), n, ["-b", str(N_CTX), *options])
         found.append(Contestant(f"{SPECULATIVE} {name}", program))
         found.append(llama_server(setup, n, *options, name=f"llama-server {name}"))
     found.append(llama_server(setup, n, "-fa", "off", name="llama-server plain -fa off"))
-    return [each for each in found if each.name.startswith(tuple(setup.only) or "")]
+    return setup.chosen(found)
 
 
-def write_all(setup: Setup, questions: Sequence[Question], found: Sequence[Contestant], journal: Journal) -> bool:
-    """Write every text that the journal lacks. False if the time is over before."""
+def write_all(
+    setup: Setup, questions: Sequence[Question], found: Sequence[Contestant], journal: Journal, profiles: Path
+) -> bool:
+    """Write every text that the journal lacks. Each series begins without `profiles`. False if the time is over."""
     template = Model(ModelConfig(setup.target), vocabulary_only=True).apply_chat_template
-    for question, temperature in product(questions, setup.temperatures):
+    for series, question, temperature in product(range(1, setup.n_rounds + 1), questions, setup.temperatures):
+        if not any(text.pair == setup.pair and text.series == series for text in journal.texts.values()):
+            _empty(profiles)
         messages: list[dict[str, str]] = []
         for turn, asked in enumerate(question.turns[: setup.n_turns], 1):
             messages.append({"role": "user", "content": asked})
-            about = (setup.pair, question.key, turn, temperature, setup.n_tokens)
+            about = (setup.pair, question.key, turn, temperature, setup.n_tokens, series)
             order = random.Random(repr(about)).sample(found, len(found))
             job = with_prompt(replace(setup.job, temperature=temperature), template(messages), setup.folder / "prompt")
             for contestant in order:
@@ -131,6 +150,8 @@ def write_all(setup: Setup, questions: Sequence[Question], found: Sequence[Conte
                     continue
                 if time.monotonic() > setup.end:
                     return False
+                if setup.first_texts:
+                    _empty(profiles)
                 began = time.monotonic()
                 try:
                     run = contestant.write(job, threading.Event())
@@ -143,10 +164,15 @@ def write_all(setup: Setup, questions: Sequence[Question], found: Sequence[Conte
                 share = round(distinct_share(run.text, job.prompt), 3)
                 text = Text(*about[:2], question.category, turn, temperature, contestant.name, run.tokens,
                             run.tokens_per_s, first_s, share, run.text, setup.n_tokens,
-                            round(time.monotonic() - began, 3), setup.commit)  # fmt: skip
+                            round(time.monotonic() - began, 3), setup.commit, series)  # fmt: skip
                 journal.add(text)
                 note(f"{question.key} {question.category:<14} {contestant.name:<48} {run.tokens_per_s:8.1f} t/s")
             if (answer := journal.texts.get((*about, OFF))) is None:
                 break
             messages.append({"role": "assistant", "content": answer.text})
     return True
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)

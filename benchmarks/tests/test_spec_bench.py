@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +11,12 @@ import pytest
 
 from benchmarks import servers
 from benchmarks.contestants import Setup
-from benchmarks.ratios import Ratios, Text
+from benchmarks.questions import Question
+from benchmarks.ratios import Ratios, Text, by_text
 from benchmarks.servers import LlamaServer
-from benchmarks.spec_bench import Journal
-from duo.bench.rounds import Job
+from benchmarks.spec_bench import Journal, write_all
+from duo.bench.rounds import Contestant, Job, Run
+from duo.models.demo import demo_pair
 
 PLAIN = "llama-completion -t 2"
 TEXT = Text("pair", "1", "qa", 1, 0.0, "duo", 101, 20.0, 1.0, 0.9, "text")
@@ -69,6 +72,47 @@ def test_a_journal_that_ends_in_half_a_line_continues(tmp_path: Path) -> None:
     assert list(journal.texts.values()) == [TEXT]
     journal.add(replace(TEXT, turn=3))
     assert [text.turn for text in Journal(path).texts.values()] == [1, 3]
+
+
+def test_a_series_is_compared_text_by_text() -> None:
+    """Of the slowest text, the median of its series counts."""
+    rates = {i: [first, 10.0, 10.0, 10.0, 12.0] for i, first in enumerate((9.0, 8.0, 20.0))}
+    found = [replace(text, series=i) for i, duo in rates.items() for text in texts({"duo": duo, "other": [10.0] * 5})]
+    line = by_text("duo", found, [str(i) for i in range(5)])[2]
+    assert [cell.strip().split(" ")[0] for cell in line.strip("| ").split("|")] == [
+        "other", "15", "1.031", "1.063", "0.90", "1",
+    ]  # fmt: skip
+    assert by_text("nobody", found, []) == []
+
+
+def test_only_names_a_contestant_or_several_that_begin_so(tmp_path: Path) -> None:
+    path = Path()
+    setup = Setup("", path, path, [], 1, 8, [], path, ["duo", "llama"], tmp_path, ExitStack())
+    found = [Contestant(name, cast(Any, None)) for name in ("duo", "duo off", "llama a", "llama b", "other")]
+    assert [each.name for each in setup.chosen(found)] == ["duo", "llama a", "llama b"]
+    assert setup.chosen(found) != (all_of_them := replace(setup, only=()).chosen(found))
+    assert all_of_them == found
+
+
+@pytest.mark.parametrize(("first_texts", "known"), [(False, [0, 1, 0, 1]), (True, [0, 0, 0, 0])])
+def test_a_series_begins_with_an_empty_profile_and_a_first_text_has_one(
+    tmp_path: Path, first_texts: bool, known: list[int]
+) -> None:
+    profiles, found = tmp_path / "profiles", list[int]()
+
+    def write(_job: Job, _stop: threading.Event) -> Run:
+        found.append(len(list(profiles.iterdir())))
+        (profiles / f"{len(found)}").touch()
+        return Run("text", 9, 1.0, {"first_token_s": 1.0})
+
+    target, draft = demo_pair()
+    setup = Setup("pair", target, draft, [], 2, 8, [], tmp_path, (), tmp_path, ExitStack(), first_texts=first_texts)
+    journal = Journal(tmp_path / "texts.jsonl")
+    questions = [Question("1", "qa", ["One?"]), Question("2", "qa", ["Two?"])]
+    for _ in range(2):  # the second time, nothing is missing
+        assert write_all(setup, questions, [Contestant("duo", write)], journal, profiles)
+    assert found == known
+    assert [(text.series, text.question) for text in journal.texts.values()] == [(1, "1"), (1, "2"), (2, "1"), (2, "2")]
 
 
 def test_the_token_that_ends_a_text_of_llama_server_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
