@@ -5,8 +5,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 
+from duo.cli.commands.list_models import mixtures, name_of_model
 from duo.cli.commands.options import DoctorOptions, RunOptions
 from duo.cli.installation import (
     CUDA,
@@ -23,7 +24,7 @@ from duo.cli.installation import (
     require_rpc,
     values_of,
 )  # fmt: skip
-from duo.cli.terminal.console import progress_bar, warn
+from duo.cli.terminal.console import progress_bar, size_of, warn
 from duo.diagnose.host import APPLE, NVIDIA
 from duo.llama.build import GPU_BACKENDS
 from duo.models.hub import install_command
@@ -40,6 +41,16 @@ _CHECKS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """A mixture of experts that was found on this machine: sizes in bytes."""
+
+    name: str
+    bytes: int
+    expert_bytes: int
+    token_bytes: int  # what one token reads
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something wrong, or with `advice`, something that could be better."""
 
@@ -53,9 +64,10 @@ def doctor(options: DoctorOptions) -> int:
     """Print what was found. Returns the exit status: 1 for problems, except for mere advice."""
     with progress_bar("looking at this machine"):
         here = read_installation()
+        found = [Mixture(name_of_model(one), one.n_bytes, one.expert_bytes, one.token_bytes) for one in mixtures()]
     problems = find_problems(here)
-    document = {**asdict(here), "problems": [asdict(problem) for problem in problems]}
-    print(json.dumps(document, indent=2) if options.json else "\n".join(render(here, problems)))  # noqa: T201
+    document = {**asdict(here), "mixtures": list(map(asdict, found)), "problems": list(map(asdict, problems))}
+    print(json.dumps(document, indent=2) if options.json else "\n".join(render(here, problems, found)))  # noqa: T201
     return int(is_wrong(problems))
 
 
@@ -80,15 +92,15 @@ def is_wrong(problems: Sequence[Problem]) -> bool:
     return any(not problem.advice for problem in problems)
 
 
-def render(here: Installation, problems: Sequence[Problem]) -> list[str]:
+def render(here: Installation, problems: Sequence[Problem], found: Sequence[Mixture] = ()) -> list[str]:
     """The result as lines of at most 80 characters, except for commands and paths."""
     lines = []
-    for name, text in _rows(here):
+    for name, text in chain(_rows(here), _mixtures(here, found)):
         lines += _wrap(text, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
     for advice, heading in ((False, "Problems, and the commands that fix them:"), (True, "Advice:")):
-        found = [problem for problem in problems if problem.advice is advice]
-        lines += ["", heading] if found else []
-        for command, fixed in groupby(found, key=lambda problem: problem.command):
+        such = [problem for problem in problems if problem.advice is advice]
+        lines += ["", heading] if such else []
+        for command, fixed in groupby(such, key=lambda problem: problem.command):
             for problem in fixed:
                 lines += _wrap(problem.what, initial_indent="- ", subsequent_indent="  ")
             lines.append(f"      {command}")
@@ -140,8 +152,15 @@ def _bandwidth(here: Installation) -> str:
         return "not measured: too little free memory"
     one, together = found.one_thread / 1e9, found.all_threads / 1e9
     rates = f"{one:.1f} GB/s with one thread, {together:.1f} GB/s with {found.n_threads}"
-    most = f"at most {together / _MODEL_GB:.1f} tokens/s for a dense model of {_MODEL_GB} GB on this CPU"
-    return f"{rates}: {most} (mixtures of experts: duo list)"
+    return f"{rates}: at most {together / _MODEL_GB:.1f} tokens/s for a dense model of {_MODEL_GB} GB on this CPU"
+
+
+def _mixtures(here: Installation, found: Sequence[Mixture]) -> Iterator[tuple[str, str]]:
+    for one in found:
+        experts, others = size_of(one.expert_bytes), size_of(one.bytes - one.expert_bytes)
+        rate = here.bandwidth and f", at most {here.bandwidth.all_threads / one.token_bytes:.1f} tokens/s on this CPU"
+        said = f"{experts} of experts, {others} of the rest; a token reads {size_of(one.token_bytes)}{rate or ''}"
+        yield "mixture", f"{one.name}: {said}"
 
 
 def _gigabytes(n_bytes: float | None) -> str:

@@ -48,6 +48,14 @@ class Listed:
         return sum(n for name, n in self.header.tensors.items() if re.search(EXPERTS, name))
 
     @property
+    def token_bytes(self) -> int:
+        """What one token reads of all tensors: of the experts its own, of a token embedding apart one row."""
+        used, tensors = self.header.number("expert_used_count"), self.header.tensors
+        share = min(1.0, used / max(1, self.header.number("expert_count"))) or 1.0
+        unread = tensors.get("token_embd.weight", 0) if "output.weight" in tensors else 0
+        return sum(tensors.values()) - unread - round((1 - share) * self.expert_bytes)
+
+    @property
     def drafts_itself(self) -> bool:
         """Whether it has a layer that drafts (MTP)."""
         return has_mtp(self.header) and not head_kind(self.header)
@@ -80,12 +88,12 @@ def list_models(options: ListOptions) -> int:
 
 def suggest() -> str:
     """The options that name a model, and its draft, of this machine, or of the current directory."""
-    end_s, paths = time.monotonic() + _MOMENT_S, find_models(sorted(Path().glob("*.gguf")))
+    paths = find_models(sorted(Path().glob("*.gguf")))
     own = sorted((path for path in paths if path.name not in (TARGET.name, DRAFT.name)), key=size)
     nothing = "-m demo" if len(own) < len(paths) else "-hf USER/REPO:QUANT" if has_package() else "-m FILE"
     # In turns the largest and the smallest of the rest.
     own = [path for pair in zip(reversed(own), own, strict=True) for path in pair][: len(own)]
-    found = _read(takewhile(lambda _: time.monotonic() < end_s, own), lambda _: None)
+    found = _read_soon(own)
     targets = [one for one in found if not head_kind(one.header)]
     drafts = {one.path: [each for each in targets if each.can_draft_for(one)] for one in targets}
     targets = [one for one in targets if one.n_bytes < available_bytes()] or targets
@@ -98,6 +106,22 @@ def suggest() -> str:
     for one, file, hub in zip(chosen, ("-m", "-md"), ("-hf", "-hfd"), strict=False):
         words += [hub, name] if (name := hub_name(one.path)) else [file, _short(one.path)]
     return " ".join(words)
+
+
+def mixtures() -> list[Listed]:
+    """The mixtures of experts among the first models of this machine, and of the current directory."""
+    return [one for one in _read_soon(find_models(sorted(Path().glob("*.gguf")))) if one.expert_bytes]
+
+
+def name_of_model(one: Listed) -> str:
+    """As -hf takes it, or its path."""
+    return hub_name(one.path) or _short(one.path)
+
+
+def _read_soon(paths: Iterable[Path]) -> list[Listed]:
+    """As many as are read in a moment."""
+    end_s = time.monotonic() + _MOMENT_S
+    return _read(takewhile(lambda _: time.monotonic() < end_s, paths), lambda _: None)
 
 
 def _read(paths: Iterable[Path], tell: Callable[[str], object] = warn) -> list[Listed]:
@@ -156,7 +180,7 @@ def _table(models: Sequence[Listed], searched: Sequence[Path]) -> list[str]:
     rows = []
     for number, one in enumerate(models, 1):
         drafts = ["MTP"] * one.drafts_itself + [str(i) for i, each in enumerate(models, 1) if each.can_draft_for(one)]
-        name, vocabulary = hub_name(one.path) or _short(one.path), f"{one.letter} ({one.n_tokens})"
+        name, vocabulary = name_of_model(one), f"{one.letter} ({one.n_tokens})"
         kind = " ".join(filter(None, (one.header.quantisation, head_kind(one.header))))
         rows.append((str(number), name, size_of(one.n_bytes), kind, vocabulary, ", ".join(drafts)))
     mixtures = [

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from duo.cli.installation import Installation
+from duo.cli.terminal.console import size_of
+from duo.config import ModelConfig
+from duo.diagnose.host import Bandwidth
+from duo.llama.model import model_size
 from tests.command import duo
+from tests.gguf_files import tiny_llama, tiny_mixture
 from tests.unit.cli import runner
 
 
@@ -41,13 +46,32 @@ def test_json_and_a_bad_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "DUO_CACHE": "relative",
     }
     document = described(monkeypatch, env)
-    assert list(document) == [*Installation.__dataclass_fields__, "problems"]
+    assert list(document) == [*Installation.__dataclass_fields__, "mixtures", "problems"]
     assert document["build"]["failure"] is None
     assert document["build"]["rpc"] == ("RPC" in document["build"]["backends"])
     assert document["threads"]["alone"] == document["cores"]["usable"]
     said = json.dumps(document["problems"])
     for words in (*env, f"{tmp_path}/file is not a directory", "LLAMA_ARG_THREADS=99 is more than"):
         assert words in said
+
+
+def test_of_a_mixture_of_experts_a_token_reads_only_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = {"DUO_CACHE": str(tmp_path), "HF_HUB_CACHE": str(tmp_path), "HOME": str(tmp_path)}
+    tiny_llama(tmp_path / "dense.gguf")
+    size = model_size(ModelConfig(tiny_mixture(tmp_path / "mixture.gguf", n_expert=8)))
+    (found,) = described(monkeypatch, env)["mixtures"]
+    assert (found["name"], found["expert_bytes"]) == ("mixture.gguf", sum(size.experts))
+    assert found["token_bytes"] == sum(size.layers) + size.output - sum(size.experts) * 3 // 4  # two of eight
+    bandwidth = Bandwidth(10e9, 4 * found["token_bytes"], 4)
+    monkeypatch.setattr("duo.cli.installation.measure_bandwidth", lambda _: bandwidth)
+    said = " ".join(runner.duo("doctor", env=env).text.split())
+    experts, others, token = map(
+        size_of, (found["expert_bytes"], found["bytes"] - found["expert_bytes"], found["token_bytes"])
+    )
+    assert (
+        f"mixture mixture.gguf: {experts} of experts, {others} of the rest; a token reads {token}, at most 4.0" in said
+    )
 
 
 # What importing llama_cpp does, in another process, which the failure may end.
