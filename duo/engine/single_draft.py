@@ -1,8 +1,9 @@
 """SingleDraft: a draft that can have one text only, for one of those that are written together.
 
 It is a remote draft, which runs beside the target, or, in turns with the target, a local one with another vocabulary or
-a head. The text is the first that may have it, until it ends or no candidate paid for DEFAULT.horizon tokens, then the
-next; a head has that in sequence 0. The candidates compete with those of all texts.
+a head. The text is that for which it can gain most: whose lookup finds least, of equals the first. When it ends, or no
+candidate paid for DEFAULT.horizon tokens, another one is chosen; a head has that in sequence 0. The candidates compete
+with those of all texts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION
 from duo.speculation.forecast import Forecast
 from duo.speculation.modes import ALONE, ASYNC, SYNC, Mode
-from duo.speculation.types import Proposal
+from duo.speculation.types import Origin, Proposal
 
 if TYPE_CHECKING:
     from duo.engine.async_draft import AsyncDraft
@@ -117,7 +118,7 @@ class SingleDraft:
                 self._refuse()
             elif connected is not draft and (draft.estimates.remote or connected is not None):
                 self.end()
-        for one in members:
+        for one in sorted(members, key=_found) if self._used is None else ():
             if self._used is not None:
                 break
             if one in self._refused or one.text.mode == REJECTION:
@@ -172,6 +173,12 @@ class SingleDraft:
             if estimates.block or len(found.candidates) <= n:
                 break
         return found._replace(chances=[(chance, math.inf) for chance in estimates.chances(found.candidates)])
+
+
+def _found(member: Member) -> float:
+    """Tokens that the lookup brought in each of the last steps of a text: those of a draft would replace them."""
+    steps = member.request.metrics.steps[-DEFAULT.horizon :]
+    return sum(one.n_accepted for one in steps if one.source is Origin.LOOKUP) / max(1, len(steps))
 
 
 def _promised(proposal: Proposal) -> float:

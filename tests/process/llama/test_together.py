@@ -23,6 +23,7 @@ from duo.engine.kv_store import Cache
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
 from duo.engine.single_draft import SingleDraft
+from duo.engine.statistics import StepRecord
 from duo.engine.together import Member
 from duo.errors import DecodeAborted, DecodeError, ModelError, PromptError
 from duo.llama.context import Context
@@ -30,7 +31,7 @@ from duo.remote.drafts import RemoteDraft
 from duo.server.lead_server import Lead
 from duo.speculation.constants import DEFAULT
 from duo.speculation.joint import JointDecodes
-from duo.speculation.modes import Schedule
+from duo.speculation.modes import ALONE, Schedule
 from duo.speculation.types import Candidate, Origin, Proposal, Step
 from tests import gguf_files as files
 from tests.gguf_files import tiny_llama
@@ -514,6 +515,30 @@ def test_a_draft_that_does_not_pay_for_a_text_drafts_for_the_next(
         for text in texts:
             text.wait()
     assert begun == [text.request for text in texts], "each once"
+
+
+def test_a_draft_has_the_text_whose_lookup_finds_least(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = list[Request](), SingleDraft._begin
+
+    def spy(self: SingleDraft, draft: AsyncDraft, member: Member) -> None:
+        begun.append(member.request)
+        begin(self, draft, member)
+
+    monkeypatch.setattr(SingleDraft, "_begin", spy)
+    monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=10**9))
+    monkeypatch.setattr(JointDecodes, "drafting", lambda *_: (0, 0, 0.0))
+    path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
+    with load(pair[0], path, schedule="sync", lookup="off", **OPTIONS) as engine:
+        engine.call(lambda slot: slot.reserve(0, -1))
+        texts = [Text(engine, some(random.Random(i), 9), max_tokens=30) for i in range(3)]
+        for text, n_found, source in zip(texts, (2, 1, 2), (Origin.LOOKUP, Origin.LOOKUP, Origin.DRAFT), strict=True):
+            text.request.metrics.steps += 64 * [StepRecord(0.0, 0.0, 2, n_found, n_found + 1, ALONE.schedule, source)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            text.wait()
+    assert begun[0] is texts[2].request
 
 
 def test_a_remote_draft_that_lacks_a_token_of_one_text_drafts_for_the_next(
