@@ -181,11 +181,16 @@ class AsyncSteps:
         with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._wake.set)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether next() returns at once."""
+        return bool(self._steps) or self._ended
+
     async def next(self) -> list[Step] | None:
         """Wait for one or more steps; None at the end. Raises the error of end()."""
         import asyncio  # noqa: PLC0415
 
-        while not self._steps and not self._ended:
+        while not self.is_ready:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), PAUSE_S if self._begun else None)
             self._wake.clear()

@@ -34,7 +34,7 @@ class ChatFormatter(Formatter):
         self._origins = Origins()
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
-        self._before = 0, 0, 0, 0  # counts of the choices before this one
+        self._before: ChatFormatter | None = None  # of the choice before this one
         self._echoes = bool(self.options.echo)
         duo = self.options.duo
         self._marks = duo.sources if isinstance(duo, DuoOptions) else bool(duo)  # whether chunks tell sources
@@ -42,7 +42,7 @@ class ChatFormatter(Formatter):
     def follow(self, other: Formatter) -> None:
         """See Formatter."""
         assert isinstance(other, ChatFormatter)
-        self._head, self._before = other._head, other._totals
+        self._head, self._before = other._head, other
 
     def joined(self, documents: Sequence[Json]) -> Json:
         """See Formatter."""
@@ -99,9 +99,11 @@ class ChatFormatter(Formatter):
         """See Formatter."""
         yield from super().end()
         yield "", self._chunk({}, self._finish_reason()) | {"timings": self.timings()} | self.used
+
+    def finish(self) -> Iterator[Event]:
+        """See Formatter."""
         options = self.options.stream_options
-        is_last = self.index + 1 == self.n_choices
-        if is_last and options is not None and options.include_usage:
+        if options is not None and options.include_usage:
             yield "", self._document(None) | {"usage": self._usage()}
 
     def _document(self, answer: Json | None, finish: str | None = None, kind: str = "chat.completion.chunk") -> Json:
@@ -142,7 +144,8 @@ class ChatFormatter(Formatter):
         n_prompt, n_cached, n_text = self.counts
         is_first = not self.index % self.n
         new = is_first * n_prompt, is_first * n_cached, n_text, self.n_reasoning
-        prompts, cached, texts, thoughts = map(sum, zip(self._before, new, strict=True))
+        before = self._before._totals if self._before is not None else (0, 0, 0, 0)
+        prompts, cached, texts, thoughts = map(sum, zip(before, new, strict=True))
         return prompts, cached, texts, thoughts
 
     def _usage(self) -> Json:

@@ -49,7 +49,6 @@ class Formatter:
     prompt: str | None  # as it was sent; None: as tokens
     index: int  # of this choice
     n: int  # choices for each prompt
-    n_choices: int  # of the answer
 
     last = b""  # what ends a stream
 
@@ -82,6 +81,10 @@ class Formatter:
     def end(self) -> Iterator[Event]:
         """What ends the text."""
         yield from self.add(self.parser.end())
+
+    def finish(self) -> Iterable[Event]:
+        """What ends the answer, of whose choices this is the last one, once all have ended."""
+        return ()
 
     def fail(self, error: ApiError) -> Iterable[Event]:
         """What ends it instead if the generation fails."""

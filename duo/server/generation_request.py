@@ -72,7 +72,7 @@ def formatters_of(
             Request(
                 prompt.tokens, config, drafting=drafting, reuses=reuses, slot=slot, scored=[] if scores else None
             ),
-            body, options, form, engine.slot.target, model_name, prompt.text, i, n, len(choices),
+            body, options, form, engine.slot.target, model_name, prompt.text, i, n,
         )
         for i, (prompt, config) in enumerate(choices)
     ]  # fmt: skip

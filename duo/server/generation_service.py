@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from duo.engine.engine import Engine
 from duo.engine.request import Request
-from duo.engine.stream import AsyncSteps
+from duo.engine.stream import PAUSE_S, AsyncSteps
 from duo.errors import ApiError, BusyError
 from duo.http.guard import CLIENT
 from duo.http.listener import MAX_CONNECTIONS
@@ -173,16 +173,13 @@ async def respond(service: GenerationService, request: HttpRequest, choices: Seq
 
 
 class _Answer:
-    """The choices of an answer. In a stream, they are written one after the other; otherwise some are at once.
-
-    Each waits for its turn behind other clients' texts.
-    """
+    """The choices of an answer. Some are written at once. Each waits for its turn behind other clients' texts."""
 
     def __init__(self, service: GenerationService, choices: Sequence[Formatter]) -> None:
         """Puts the first one into the queue. Raises DuoError."""
         self._engine, self._begin = service.engine, service.begin
         self._formatter, *rest = choices
-        self._rest = deque(rest)
+        self._rest, self._begun = deque(rest), [self._formatter.text]
         self.steps = self._begin(self._formatter.text)
         self._ahead = deque[tuple[Formatter, AsyncSteps]]()  # the next ones, which have begun
 
@@ -199,13 +196,14 @@ class _Answer:
         """Put `n` of the next ones into the queue, if there are so many. Raises DuoError."""
         while self._rest and len(self._ahead) < n:
             formatter = self._rest.popleft()
+            self._begun.append(formatter.text)
             self._ahead.append((formatter, self._begin(formatter.text)))
 
     def cancel(self) -> None:
         """End all of them."""
         self._rest.clear()
-        for formatter in (self._formatter, *(formatter for formatter, _ in self._ahead)):
-            self._engine.scheduler.cancel(formatter.text)
+        for text in self._begun:
+            self._engine.scheduler.cancel(text)
 
     async def whole(self) -> Response:
         """The response. Raises ApiError."""
@@ -220,22 +218,25 @@ class _Answer:
         return await anyio.to_thread.run_sync(json_response, self._formatter.joined(documents))
 
     async def stream(self, new: list[Step] | None) -> AsyncIterator[bytes]:
-        """The response as server-sent events, from the first steps of the first choice."""
-        more = True
-        while more:
-            formatter = self._formatter
-            yield encoded(formatter.begin())
-            try:
-                while new:
-                    if data := b"".join(encoded(formatter.push(step)) for step in new):
+        """The response as server-sent events, as they come, after the first steps of the first choice."""
+        running, found = {self._formatter: self.steps}, [(self._formatter, new)]
+        yield encoded(self._formatter.begin())
+        try:
+            while found:
+                for formatter, steps in found:
+                    if not steps:
+                        del running[formatter]
+                        yield encoded(formatter.end())
+                    elif data := b"".join(encoded(formatter.push(step)) for step in steps):
                         yield data
-                    new = await self.steps.next()
-                yield encoded(formatter.end())
-                if more := self._begin_next():
-                    new = await self.steps.next()
-            except Exception as error:  # of the generation: the status has been sent already
-                yield encoded(formatter.fail(ApiError.of(error)))
-                more = False
+                while len(running) < self._engine.slot.n_together and self._begin_next():
+                    running[self._formatter] = self.steps
+                    yield encoded(self._formatter.begin())
+                found = await _next(running)
+            yield encoded(self._formatter.finish())
+        except Exception as error:  # of the generation: the status has been sent already
+            self.cancel()
+            yield encoded(self._formatter.fail(ApiError.of(error)))
         yield self._formatter.last
 
 
@@ -254,6 +255,14 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._close()
+
+
+async def _next(running: Mapping[Formatter, AsyncSteps]) -> list[tuple[Formatter, list[Step] | None]]:
+    """The next steps of those choices that have some, None where there are no more. Raises the error of a text."""
+    ready = list(running.items())
+    while len(running) > 1 and not (ready := [(one, steps) for one, steps in running.items() if steps.is_ready]):
+        await asyncio.sleep(PAUSE_S)
+    return [(one, await steps.next()) for one, steps in ready]
 
 
 async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:

@@ -328,13 +328,18 @@ def test_a_request_says_how_it_is_drafted(lead: LeadProcess) -> None:
     assert_error(refused, 400, "unknown schedule 'fast'")
 
 
-def test_the_choices_of_a_whole_answer_are_written_together(demo_pair: tuple[Path, Path]) -> None:
+def test_the_choices_of_an_answer_are_written_together(demo_pair: tuple[Path, Path]) -> None:
     asked: dict[str, Any] = {"prompt": "Once upon a time, there was a", "max_tokens": 24, "ignore_eos": True, "n": 4}
     with LeadProcess(demo_pair[0], "-c", "512", "--lookup", "off") as lead:
-        with streamed(lead, asked) as stream:
-            assert stream.read().endswith(b"[DONE]\n\n")
+        with streamed(lead, asked | {"stream_options": {"include_usage": True}}) as stream:
+            *events, last = stream.read().decode().strip().split("\n\n")
+        chunks = [json.loads(one.removeprefix("data: ")) for one in events]
+        assert (last, chunks[-1]["usage"]["completion_tokens"]) == ("data: [DONE]", 4 * 24)
+        order = [one["index"] for chunk in chunks for one in chunk["choices"]]
+        assert set(order) == {0, 1, 2, 3}
+        assert order != sorted(order), "as they come"
         n_streamed = lead.metric("llamacpp:n_decode_total")
-        assert n_streamed >= 4 * 24
+        assert n_streamed < 3 * 24
         choices = lead.post("/v1/completions", **asked).json()["choices"]
         assert [one["index"] for one in choices] == [0, 1, 2, 3]
         assert lead.metric("llamacpp:n_decode_total") - n_streamed < 3 * 24
