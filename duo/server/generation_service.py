@@ -219,11 +219,13 @@ class _Answer:
 
     async def stream(self, new: list[Step] | None) -> AsyncIterator[bytes]:
         """The response as server-sent events, as they come, after the first steps of the first choice."""
-        running, found = {self._formatter: self.steps}, [(self._formatter, new)]
-        yield encoded(self._formatter.begin())
+        running, found, begun = {self._formatter: self.steps}, [(self._formatter, new)], set[Formatter]()
         try:
             while found:
                 for formatter, steps in found:
+                    if formatter not in begun:  # now its prompt has been read, and scored
+                        begun.add(formatter)
+                        yield encoded(formatter.begin())
                     if not steps:
                         del running[formatter]
                         yield encoded(formatter.end())
@@ -231,7 +233,6 @@ class _Answer:
                         yield data
                 while len(running) < self._engine.slot.n_together and self._begin_next():
                     running[self._formatter] = self.steps
-                    yield encoded(self._formatter.begin())
                 found = await _next(running)
             yield encoded(self._formatter.finish())
         except Exception as error:  # of the generation: the status has been sent already

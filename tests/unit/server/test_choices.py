@@ -223,6 +223,19 @@ def test_an_echo_of_tokens_spells_special_ones_and_one_of_a_text_is_that_text(
         assert choice["finish_reason"] == "length"
 
 
+def test_each_choice_of_a_stream_begins_with_its_whole_echo(client: TestClient) -> None:
+    asked: dict[str, Any] = {"prompt": ["ab", "bcé"], "echo": True, "logprobs": 0, "max_tokens": 2}
+    whole, chunks = answer_of(client, COMPLETIONS, **asked), chunks_of(client, COMPLETIONS, **asked)
+    for i, choice in enumerate(whole["choices"]):
+        parts = [
+            one["logprobs"]["tokens"]
+            for chunk in chunks
+            for one in chunk["choices"]
+            if one["index"] == i and one["logprobs"]
+        ]
+        assert [token for part in parts for token in part] == choice["logprobs"]["tokens"]
+
+
 def test_chats_have_no_echo(client: TestClient) -> None:
     assert_error(client.post(CHAT, json=ASKED | {"echo": True}), 400, "^echo is not supported here: send a prompt")
     assert client.post(CHAT, json=ASKED | {"echo": False}).status_code == 200
