@@ -93,6 +93,7 @@ def main() -> int:
             except KeyboardInterrupt:
                 return 130
         settings = {"rounds": setup.n_rounds, "n_tokens": setup.n_tokens}
+        settings |= {"first_texts": setup.first_texts, "bursts": setup.bursts}
         document["pairs"][pair] = outcome.document | settings | {"bars": [v.as_json() for v in outcome.verdicts]}
         made = ["", f"## {pair}, {setup.n_tokens} tokens, {setup.n_rounds} rounds", "", *outcome.lines]
         made += ["", *(f"- {verdict}" for verdict in outcome.verdicts)] if outcome.verdicts else []

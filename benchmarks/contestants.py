@@ -46,7 +46,7 @@ class Setup:
     n_tokens: int
     duo: Sequence[str]  # the command
     peers: Path  # the folder of llama.cpp's programs
-    only: Sequence[str]  # prefixes of the names of contestants; empty: all
+    only: Sequence[str]  # names of contestants, or how they start; empty: all
     folder: Path  # for temporary files
     stack: ExitStack  # stops processes at the end
     machine: str = ""  # FILE[:PAIR], of two-devices

@@ -88,11 +88,14 @@ class SpecBench(Scenario):
         found = contestants(replace(setup, folder=profiles))
         with suppress(KeyboardInterrupt):
             complete = write_all(setup, questions, found, journal, profiles)
-        names = {contestant.name for contestant in found}
+        names, keys = {contestant.name for contestant in found}, [each.key for each in questions]
         texts = [
             text
             for text in journal.texts.values()
-            if text.pair == setup.pair and text.n_most == setup.n_tokens and text.contestant in names
+            if text.pair == setup.pair
+            and text.n_most == setup.n_tokens
+            and text.contestant in names
+            and text.question in keys
         ]
         lines, document = list[str](), {"models": models(setup), "complete": complete}
         document["texts"] = [asdict(replace(text, text="")) for text in texts]  # the journal has them
@@ -100,7 +103,7 @@ class SpecBench(Scenario):
         document["wall_s"] = wall_s
         verdicts = []
         for temperature in setup.temperatures:
-            here, keys = [text for text in texts if text.temperature == temperature], [each.key for each in questions]
+            here = [text for text in texts if text.temperature == temperature]
             ratios = Ratios(here)
             lines += [f"Temperature {temperature:g}:", "", *ratios.table(), ""]
             lines += chain.from_iterable([*by_text(name, here, keys), ""] for name in (DUO, LOOKUP))

@@ -35,6 +35,7 @@ class ChatFormatter(Formatter):
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
         self._before: ChatFormatter | None = None  # of the choice before this one
+        self._sums: tuple[int, int, int, int] | None = None  # see _totals, once this text and those before have ended
         self._echoes = bool(self.options.echo)
         duo = self.options.duo
         self._marks = duo.sources if isinstance(duo, DuoOptions) else bool(duo)  # whether chunks tell sources
@@ -72,6 +73,7 @@ class ChatFormatter(Formatter):
         message |= {"reasoning_content": reasoning} if reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
         answer: Json = {"message": message} if self._is_chat else {"text": echo + content}
+        self._sums = self._totals
         document = self._document(answer, self._finish_reason(), kind="chat.completion")
         return document | {"usage": self._usage(), "timings": self.timings()} | self.used
 
@@ -141,6 +143,8 @@ class ChatFormatter(Formatter):
     @property
     def _totals(self) -> tuple[int, int, int, int]:
         """The counts of all choices so far, each prompt once, and the tokens of thoughts among them."""
+        if self._sums is not None:
+            return self._sums
         n_prompt, n_cached, n_text = self.counts
         is_first = not self.index % self.n
         new = is_first * n_prompt, is_first * n_cached, n_text, self.n_reasoning

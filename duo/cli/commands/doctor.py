@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 
-from duo.cli.commands.list_models import mixtures, name_of_model
 from duo.cli.commands.options import DoctorOptions, RunOptions
 from duo.cli.installation import (
     CUDA,
@@ -64,11 +63,17 @@ def doctor(options: DoctorOptions) -> int:
     """Print what was found. Returns the exit status: 1 for problems, except for mere advice."""
     with progress_bar("looking at this machine"):
         here = read_installation()
-        found = [Mixture(name_of_model(one), one.n_bytes, one.expert_bytes, one.token_bytes) for one in mixtures()]
+        found = _find_mixtures() if here.build.failure is None else []
     problems = find_problems(here)
     document = {**asdict(here), "mixtures": list(map(asdict, found)), "problems": list(map(asdict, problems))}
     print(json.dumps(document, indent=2) if options.json else "\n".join(render(here, problems, found)))  # noqa: T201
     return int(is_wrong(problems))
+
+
+def _find_mixtures() -> list[Mixture]:
+    from duo.cli.commands.list_models import mixtures, name_of_model  # noqa: PLC0415 - llama.cpp may not be loadable
+
+    return [Mixture(name_of_model(one), one.n_bytes, one.expert_bytes, one.token_bytes) for one in mixtures()]
 
 
 def show_devices(options: RunOptions) -> int:

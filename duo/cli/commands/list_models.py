@@ -109,8 +109,9 @@ def suggest() -> str:
 
 
 def mixtures() -> list[Listed]:
-    """The mixtures of experts among the first models of this machine, and of the current directory."""
-    return [one for one in _read_soon(find_models(sorted(Path().glob("*.gguf")))) if one.expert_bytes]
+    """The mixtures of experts among the largest models of this machine, and of the current directory."""
+    largest_first = sorted(find_models(sorted(Path().glob("*.gguf"))), key=size, reverse=True)
+    return [one for one in _read_soon(largest_first) if one.expert_bytes]
 
 
 def name_of_model(one: Listed) -> str:

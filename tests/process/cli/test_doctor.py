@@ -55,6 +55,16 @@ def test_json_and_a_bad_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert words in said
 
 
+def test_doctor_does_not_import_llama_cpp_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may end the process."""
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = duo("doctor", "--json")
+    assert run.status == 1, run.stderr
+    assert "Illegal instruction" in run.text
+
+
 def test_of_a_mixture_of_experts_a_token_reads_only_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     env = {"DUO_CACHE": str(tmp_path), "HF_HUB_CACHE": str(tmp_path), "HOME": str(tmp_path)}
