@@ -44,7 +44,7 @@ class GenerationService:
         self.watchers: list[Callable[[Request], None]] = []  # called with each text
         self._alias, self._on_step, self._on_text = alias, on_step, on_text
         self.loaded: Engine | None = None  # the engine, also after stop()
-        self._unfinished: dict[Request, None] = {}  # in the order of their requests
+        self._unfinished: dict[Request, bool] = {}  # in the order of their requests; whether it is its answer's first
         self.last: Request | None = None  # the last text that has ended, if it had begun
 
     @property
@@ -87,9 +87,9 @@ class GenerationService:
             self.loaded.scheduler.fail(BusyError(STOPPING), self.unfinished)
 
     def make_room(self, client: Hashable) -> None:
-        """If the queue is full, end the last text that has not begun of the client that has most texts.
+        """If the queue is full, end the last answer that has not begun of the client that has most texts.
 
-        If all of that client's texts have begun, they stay, because nothing that was generated is lost, and the queue
+        If all of that client's answers have begun, they stay, because nothing that was generated is lost, and the queue
         gets longer. Raises BusyError if nobody has more texts than `client` would have, or there is no engine.
         """
         scheduler = self.engine.scheduler
@@ -100,11 +100,12 @@ class GenerationService:
         most, n = max(counts.items(), key=lambda item: item[1], default=(client, 0))
         if n <= counts[client] + 1:
             raise error
-        waiting = [text for text in self.unfinished if text.client == most and not text.began]
+        texts = [text for text, is_first in list(self._unfinished.items()) if is_first and not text.began]
+        waiting = [text for text in texts if text.client == most]
         scheduler.fail(error, waiting[-1:])
 
-    def begin(self, text: Request) -> AsyncSteps:
-        """Put a text into the queue: its steps. Raises DuoError."""
+    def begin(self, text: Request, *, is_first: bool) -> AsyncSteps:
+        """Put a text into the queue: its steps. `is_first`: nothing of its answer has begun. Raises DuoError."""
         steps = AsyncSteps()
 
         def put(step: Step) -> None:
@@ -119,7 +120,7 @@ class GenerationService:
                 steps.end(error)
 
         text.put, text.end, text.metrics.started = put, end, text.metrics.clock.now()
-        self._unfinished[text] = None
+        self._unfinished[text] = is_first
         try:
             self.engine.scheduler.submit(text)
         except BaseException:
@@ -180,7 +181,7 @@ class _Answer:
         self._engine, self._begin = service.engine, service.begin
         self._formatter, *rest = choices
         self._rest, self._begun = deque(rest), [self._formatter.text]
-        self.steps = self._begin(self._formatter.text)
+        self.steps = self._begin(self._formatter.text, is_first=True)
         self._ahead = deque[tuple[Formatter, AsyncSteps]]()  # the next ones, which have begun
 
     def _begin_next(self) -> bool:
@@ -197,7 +198,7 @@ class _Answer:
         while self._rest and len(self._ahead) < n:
             formatter = self._rest.popleft()
             self._begun.append(formatter.text)
-            self._ahead.append((formatter, self._begin(formatter.text)))
+            self._ahead.append((formatter, self._begin(formatter.text, is_first=False)))
 
     def cancel(self) -> None:
         """End all of them."""

@@ -162,6 +162,27 @@ def test_no_choice_begins_after_the_lead_has_stopped(make_lead: Callable[..., Le
     assert len(slot.requests) == 1
 
 
+def test_a_full_queue_ends_no_answer_of_which_a_choice_has_begun(
+    make_lead: Callable[..., Lead], slot: ScriptedSlot
+) -> None:
+    slot.hold(1)
+    slot.n_together = 2
+    with make_lead(n_queue=1, api_keys=["one", "two"]) as lead, ThreadPoolExecutor() as pool:
+
+        def ask(key: str, **fields: Any) -> httpx.Response:
+            headers = {"Authorization": f"Bearer {key}"}
+            return httpx.post(lead.url + COMPLETIONS, json=ASKED | fields, headers=headers, timeout=PATIENCE_S)
+
+        several = pool.submit(ask, "one", n=2, stream=True)
+        wait_until(lambda: lead.n_texts == 2)  # the second waits
+        other = pool.submit(ask, "two")
+        wait_until(lambda: lead.n_texts == 3 or several.done())
+        slot.go_on()
+        assert "the queue is full" not in several.result().text
+        assert several.result().text.count('"finish_reason":"stop"') == 2
+        assert other.result().status_code == 200
+
+
 # The prompt as part of the text
 
 
