@@ -63,6 +63,12 @@ class Setup:
     bursts: bool = False  # of another program, on one core
 
     @property
+    def under(self) -> str:
+        """The circumstances that a text of spec-bench has only in common with those of the same."""
+        circumstances = {"first texts": self.first_texts, "bursts": self.bursts}
+        return ", ".join(name for name, holds in circumstances.items() if holds)
+
+    @property
     def job(self) -> Job:
         """That of all contestants, without the prompt."""
         return Job(self.target, self.draft, "", Path("PROMPT"), self.n_tokens, N_CTX, may_end=self.may_end)

@@ -40,11 +40,17 @@ class Text:
     wall_s: float = 0.0  # of the whole run, with loading where that is part of it
     commit: str = ""  # of duo's working tree
     series: int = 1  # of texts that began with an empty profile
+    under: str = ""  # such as "bursts": see Setup.under
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What the texts of a series have in common."""
+        return self.pair, self.n_most, self.series, self.under
 
     @property
     def prompt(self) -> tuple[Any, ...]:
         """What the contestants have in common."""
-        return self.pair, self.question, self.turn, self.temperature, self.n_most, self.series
+        return *self.settings, self.question, self.turn, self.temperature
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -96,6 +96,7 @@ class SpecBench(Scenario):
             and text.n_most == setup.n_tokens
             and text.contestant in names
             and text.question in keys
+            and text.under == setup.under
         ]
         lines, document = list[str](), {"models": models(setup), "complete": complete}
         document["texts"] = [asdict(replace(text, text="")) for text in texts]  # the journal has them
@@ -137,15 +138,14 @@ def contestants(setup: Setup) -> list[Contestant]:
 def write_all(
     setup: Setup, questions: Sequence[Question], found: Sequence[Contestant], journal: Journal, profiles: Path
 ) -> bool:
-    """Write every text that the journal lacks. Each series begins without `profiles`. False if the time is over."""
+    """Write every text that the journal lacks. Profiles are empty when a series begins. False: no time left."""
     template = Model(ModelConfig(setup.target), vocabulary_only=True).apply_chat_template
+    written = {(*text.settings, text.contestant) for text in journal.texts.values()}
     for series, question, temperature in product(range(1, setup.n_rounds + 1), questions, setup.temperatures):
-        if not any(text.pair == setup.pair and text.series == series for text in journal.texts.values()):
-            _empty(profiles)
         messages: list[dict[str, str]] = []
         for turn, asked in enumerate(question.turns[: setup.n_turns], 1):
             messages.append({"role": "user", "content": asked})
-            about = (setup.pair, question.key, turn, temperature, setup.n_tokens, series)
+            about = (setup.pair, setup.n_tokens, series, setup.under, question.key, turn, temperature)
             order = random.Random(repr(about)).sample(found, len(found))
             job = with_prompt(replace(setup.job, temperature=temperature), template(messages), setup.folder / "prompt")
             for contestant in order:
@@ -153,8 +153,10 @@ def write_all(
                     continue
                 if time.monotonic() > setup.end:
                     return False
-                if setup.first_texts:
-                    _empty(profiles)
+                series_of_one = (*about[:4], contestant.name)
+                if setup.first_texts or series_of_one not in written:
+                    _empty(profiles / contestant.name)
+                    written.add(series_of_one)
                 began = time.monotonic()
                 try:
                     run = contestant.write(job, threading.Event())
@@ -165,9 +167,9 @@ def write_all(
                 assert run.tokens is not None
                 assert first_s is not None
                 share = round(distinct_share(run.text, job.prompt), 3)
-                text = Text(*about[:2], question.category, turn, temperature, contestant.name, run.tokens,
+                text = Text(setup.pair, question.key, question.category, turn, temperature, contestant.name, run.tokens,
                             run.tokens_per_s, first_s, share, run.text, setup.n_tokens,
-                            round(time.monotonic() - began, 3), setup.commit, series)  # fmt: skip
+                            round(time.monotonic() - began, 3), setup.commit, series, setup.under)  # fmt: skip
                 journal.add(text)
                 note(f"{question.key} {question.category:<14} {contestant.name:<48} {run.tokens_per_s:8.1f} t/s")
             if (answer := journal.texts.get((*about, OFF))) is None:

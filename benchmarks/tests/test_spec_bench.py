@@ -98,21 +98,31 @@ def test_only_names_a_contestant_or_several_that_begin_so(tmp_path: Path) -> Non
 def test_a_series_begins_with_an_empty_profile_and_a_first_text_has_one(
     tmp_path: Path, first_texts: bool, known: list[int]
 ) -> None:
-    profiles, found = tmp_path / "profiles", list[int]()
+    """Also that of a contestant that a journal has not had before, and under other circumstances."""
+    profiles, found = tmp_path / "profiles", dict[str, list[int]]()
 
-    def write(_job: Job, _stop: threading.Event) -> Run:
-        found.append(len(list(profiles.iterdir())))
-        (profiles / f"{len(found)}").touch()
-        return Run("text", 9, 1.0, {"first_token_s": 1.0})
+    def writing(name: str) -> Contestant:
+        def write(_job: Job, _stop: threading.Event) -> Run:
+            (profiles / name).mkdir(exist_ok=True)
+            found.setdefault(name, []).append(len(list((profiles / name).iterdir())))
+            (profiles / name / f"{len(found[name])}").touch()
+            return Run("text", 9, 1.0, {"first_token_s": 1.0})
+
+        return Contestant(name, write)
 
     target, draft = demo_pair()
     setup = Setup("pair", target, draft, [], 2, 8, [], tmp_path, (), tmp_path, ExitStack(), first_texts=first_texts)
     journal = Journal(tmp_path / "texts.jsonl")
     questions = [Question("1", "qa", ["One?"]), Question("2", "qa", ["Two?"])]
     for _ in range(2):  # the second time, nothing is missing
-        assert write_all(setup, questions, [Contestant("duo", write)], journal, profiles)
-    assert found == known
+        assert write_all(setup, questions, [writing("duo")], journal, profiles)
     assert [(text.series, text.question) for text in journal.texts.values()] == [(1, "1"), (1, "2"), (2, "1"), (2, "2")]
+    (profiles / "lookup").mkdir()
+    (profiles / "lookup" / "of another series").touch()
+    assert write_all(setup, questions, [writing("duo"), writing("lookup")], journal, profiles)
+    assert found == {"duo": known, "lookup": known}
+    assert write_all(replace(setup, bursts=True), questions, [writing("duo")], journal, profiles)
+    assert found["duo"] == known * 2
 
 
 def test_the_token_that_ends_a_text_of_llama_server_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
