@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from duo.engine.cores import within
 from duo.engine.kv_store import belong
+from duo.engine.local_draft import LocalDraft
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION
 from duo.speculation.forecast import Forecast
@@ -26,7 +27,6 @@ from duo.speculation.types import Origin, Proposal
 
 if TYPE_CHECKING:
     from duo.engine.async_draft import AsyncDraft
-    from duo.engine.local_draft import LocalDraft
     from duo.engine.model_pair import ModelPair
     from duo.engine.together import Member
     from duo.speculation.joint import JointDecodes
@@ -118,18 +118,26 @@ class SingleDraft:
                 self._refuse()
             elif connected is not draft and (draft.estimates.remote or connected is not None):
                 self.end()
-        for one in sorted(members, key=_found) if self._used is None else ():
+        able = [
+            (one, free)
+            for one in (members if self._used is None else ())
+            if one not in self._refused and one.text.mode != REJECTION and (free := self._free(one, connected))
+        ]
+        for one, free in sorted(able, key=lambda each: _found(each[0])):
+            if isinstance(free, LocalDraft):
+                self._begin_in_turns(free, one)
+            else:
+                self._begin(free, one)
             if self._used is not None:
                 break
-            if one in self._refused or one.text.mode == REJECTION:
-                continue
-            sources = one.generation.sources
-            single = [each for each in sources.drafts if each.is_single(one.sequence)]
-            in_turns = [each for each in single if SYNC in each.estimates.schedules]
-            if connected is not None and sources.remote is not None:
-                self._begin(connected, one)
-            elif in_turns:
-                self._begin_in_turns(in_turns[0], one)
+
+    def _free(self, member: Member, connected: AsyncDraft | None) -> AsyncDraft | None:
+        """The draft that a text may have."""
+        sources = member.generation.sources
+        if connected is not None and sources.remote is not None:
+            return connected
+        single = (each for each in sources.drafts if each.is_single(member.sequence))
+        return next((each for each in single if SYNC in each.estimates.schedules), None)
 
     def _begin_in_turns(self, draft: LocalDraft, member: Member) -> None:
         """Draft for a text, unless all texts would have to wait until the draft has read it."""

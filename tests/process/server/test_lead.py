@@ -5,6 +5,7 @@ import resource
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -343,6 +344,29 @@ def test_the_choices_of_an_answer_are_written_together(demo_pair: tuple[Path, Pa
         choices = lead.post("/v1/completions", **asked).json()["choices"]
         assert [one["index"] for one in choices] == [0, 1, 2, 3]
         assert lead.metric("llamacpp:n_decode_total") - n_streamed < 3 * 24
+        # More than are written at once, which end at different places:
+        more = asked | {"n": 7, "temperature": 1, "seed": 3, "stop": ["."], "max_tokens": 40, "logprobs": 0}
+        with streamed(lead, more | {"stream_options": {"include_usage": True}}) as stream:
+            *events, last = stream.read().decode().strip().split("\n\n")
+        chunks = [json.loads(one.removeprefix("data: ")) for one in events]
+        assert (last, chunks[-1]["choices"]) == ("data: [DONE]", [])
+        found = [one for chunk in chunks for one in chunk["choices"]]
+        ends = [one["index"] for one in found if one["finish_reason"]]
+        assert sorted(ends) == list(range(7))
+        assert ends != sorted(ends), "as they end"
+        assert {one["finish_reason"] for one in found} >= {"stop", None}
+        n_tokens = Counter(one["index"] for one in found for _ in (one["logprobs"] or {}).get("tokens", ()))
+        assert len(set(n_tokens.values())) > 1
+        assert chunks[-1]["usage"]["completion_tokens"] >= n_tokens.total() > 7
+        # The client leaves while several are being written:
+        with streamed(lead, asked | {"max_tokens": 400}) as stream:
+            seen = set[int]()
+            for line in stream.iter_lines():
+                seen |= {json.loads(line[6:])["choices"][0]["index"]} if line.startswith("data: {") else set()
+                if len(seen) > 1:
+                    break
+        wait_until(lambda: lead.metric("llamacpp:requests_processing") == 0)
+        assert lead.metric("llamacpp:requests_deferred") == 0
 
 
 def test_a_conversation_survives_a_restart(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
