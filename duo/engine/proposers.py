@@ -163,7 +163,10 @@ class ConnectedDrafts(Protocol):
         """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
 
     def begin(self) -> None:
-        """A text begins."""
+        """A text begins: whatever a draft has shown in earlier ones, it may be used, unless it is in use."""
 
     def choose(self) -> AsyncDraft | None:
         """The draft to use now, if any."""
+
+    def choose_all(self) -> Sequence[AsyncDraft]:
+        """The drafts that can be used now, each for another text."""

@@ -1,9 +1,9 @@
-"""SingleDraft: a draft that can have one text only, for one of those that are written together.
+"""SingleDrafts: drafts that can have one text each, for those that are written together.
 
-It is a remote draft, which runs beside the target, or, in turns with the target, a local one with another vocabulary or
-a head. The text is that for which it can gain most: whose lookup finds least, of equals the first. When it ends, or no
-candidate paid for DEFAULT.horizon tokens, another one is chosen; a head has that in sequence 0. The candidates compete
-with those of all texts.
+These are remote drafts, which run beside the target, and, in turns with the target, a local one with another vocabulary
+or a head. The text is that for which a draft can gain most: whose lookup finds least, of equals the first. When it
+ends, or no candidate paid for DEFAULT.horizon tokens, another one is chosen; a head has that in sequence 0. The
+candidates compete with those of all texts.
 """
 
 from __future__ import annotations
@@ -34,30 +34,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("duo.engine")
 
 
-class SingleDraft:
-    """The draft of one of the texts that are written together."""
+class SingleDrafts:
+    """The drafts of some of the texts that are written together."""
 
     def __init__(self, pair: ModelPair, costs: JointDecodes) -> None:
         self._pair, self._costs = pair, costs
-        self._used: tuple[AsyncDraft, Member] | None = None  # the draft in use, and whose text it has
-        self._refused: list[Member] = []  # for whose texts it cannot draft, or did not pay
-        self._verified_at = 0  # tokens of the text when one of its candidates was verified
+        self._used: dict[Member, AsyncDraft] = {}  # the drafts in use, by whose text each has
+        self._refused: list[Member] = []  # for whose texts they cannot draft, or did not pay
+        self._verified_at: dict[Member, int] = {}  # tokens of the text when a candidate of its draft was verified
 
-    @property
-    def mode(self) -> Mode:
-        """In which the draft in use drafts."""
-        if self._used is None:
-            return ALONE
-        estimates = self._used[0].estimates
-        return Mode(estimates.name, estimates.schedule)
+    def mode(self, member: Member) -> Mode:
+        """In which the draft of a text drafts."""
+        draft = self._used.get(member)
+        return Mode(draft.estimates.name, draft.estimates.schedule) if draft is not None else ALONE
 
-    def end(self) -> None:
-        """Draft no more for the text. A second call does nothing."""
-        used, self._used = self._used, None
-        if used is not None:
-            draft, member = used
-            member.generation.proposers.remove(draft)
-            draft.end()
+    def end(self, member: Member | None = None) -> None:
+        """Draft no more for this text (default: for all). A second call does nothing."""
+        for one in [*self._used] if member is None else [member]:
+            if (draft := self._used.pop(one, None)) is not None:
+                del self._verified_at[one]
+                one.generation.proposers.remove(draft)
+                draft.end()
 
     def clear(self) -> None:
         """No texts are written together any more."""
@@ -68,75 +65,79 @@ class SingleDraft:
         """A text is not written any more."""
         if member in self._refused:
             self._refused.remove(member)
-        if self._used is not None and member is self._used[1]:
-            self.end()
+        self.end(member)
 
     def propose(self, members: Sequence[Member], proposals: Sequence[Proposal], n_most: int) -> list[Proposal]:
-        """The `proposals` for `members`, but for one of them the draft's, if that promises more tokens.
+        """The `proposals` for `members`, but where a draft has the text the draft's, if that promises more tokens.
 
         There is room for `n_most` candidates in all.
         """
         found = list(proposals)
         try:
             self._follow(members)
-            if self._used is not None and self._used[1] in members:
-                at = members.index(self._used[1])
-                own = self._propose(*self._used, len(members), n_most)
-                found[at] = max(own, found[at], key=_promised)  # of equals the draft's, which then prepares outcomes
         except Exception as error:  # whatever it is, the texts go on
-            log.warning("the draft failed (%s): the texts go on without it", error, exc_info=error)
-            if self._used is not None:
-                self._used[1].request.metrics.draft_error = str(error) or type(error).__name__
-            self._refuse()
+            for one in [*self._used]:
+                self._fail(one, error)
+        for at, one in enumerate(members):
+            if (draft := self._used.get(one)) is not None:
+                try:
+                    own = self._propose(draft, one, len(members), n_most)
+                except Exception as error:
+                    self._fail(one, error)
+                else:  # of equals the draft's, which then prepares outcomes
+                    found[at] = max(own, found[at], key=_promised)
         return found
 
     def verifies(self, members: Sequence[Member], proposals: Sequence[Proposal], numbers: Sequence[int]) -> None:
         """The target verifies these `numbers` of the `proposals` for `members` now."""
         for one, proposal, n in zip(members, proposals, numbers, strict=True):
-            if self._used is not None and one is self._used[1] and proposal.draft == self.mode.draft:
-                self._used[0].verifies(n)
-                self._verified_at = len(one.text.tokens) if n else self._verified_at
+            if (draft := self._used.get(one)) is not None and proposal.draft == draft.estimates.name:
+                draft.verifies(n)
+                self._verified_at[one] = len(one.text.tokens) if n else self._verified_at[one]
 
-    def _refuse(self) -> None:
+    def _fail(self, member: Member, error: Exception) -> None:
+        log.warning("the draft failed (%s): the texts go on without it", error, exc_info=error)
+        member.request.metrics.draft_error = str(error) or type(error).__name__
+        self._refuse(member)
+
+    def _refuse(self, member: Member) -> None:
         """The draft cannot continue this text, or does not pay there."""
-        if self._used is not None:
-            self._refused.append(self._used[1])
-        self.end()
+        self._refused.append(member)
+        self.end(member)
 
     def _follow(self, members: Sequence[Member]) -> None:
-        """Use the draft that can be used now, for the text that is to have it."""
-        remote = self._pair.remote
-        if remote is not None and self._used is None:
-            remote.begin()  # of a text that it does not have yet
-        connected = remote.choose() if remote is not None else None
-        if connected is not None and not connected.is_set_up and self._pair.draft is not None:
-            connected = None  # the local draft goes on meanwhile
-        if self._used is not None:
-            draft, member = self._used
-            is_idle = len(member.text.tokens) - self._verified_at > DEFAULT.horizon
+        """Use the drafts that can be used now, for the texts that are to have them."""
+        for one, draft in [*self._used.items()]:
+            is_idle = len(one.text.tokens) - self._verified_at[one] > DEFAULT.horizon
             if draft.estimates.has_ended or draft.is_unable or is_idle:
-                self._refuse()
-            elif connected is not draft and (draft.estimates.remote or connected is not None):
-                self.end()
-        able = [
-            (one, free)
-            for one in (members if self._used is None else ())
-            if one not in self._refused and one.text.mode != REJECTION and (free := self._free(one, connected))
-        ]
-        for one, free in sorted(able, key=lambda each: _found(each[0])):
+                self._refuse(one)
+        connected = self._connected()
+        for one, draft in [*self._used.items()]:
+            if draft.estimates.remote and draft not in connected:
+                self.end(one)
+        without = [one for one in members if one not in self._used and one not in self._refused]
+        able = [one for one in without if one.text.mode != REJECTION and self._free(one, connected) is not None]
+        for one in sorted(able, key=_found):
+            free = self._free(one, connected)
             if isinstance(free, LocalDraft):
                 self._begin_in_turns(free, one)
-            else:
+            elif free is not None:
                 self._begin(free, one)
-            if self._used is not None:
-                break
 
-    def _free(self, member: Member, connected: AsyncDraft | None) -> AsyncDraft | None:
-        """The draft that a text may have."""
-        sources = member.generation.sources
-        if connected is not None and sources.remote is not None:
-            return connected
-        single = (each for each in sources.drafts if each.is_single(member.sequence))
+    def _connected(self) -> Sequence[AsyncDraft]:
+        """The remote drafts that can be used. The local draft goes on until they are set up."""
+        if (remote := self._pair.remote) is None:
+            return ()
+        remote.begin()  # of texts that they do not have yet
+        found = remote.choose_all()
+        return found if self._pair.draft is None else [each for each in found if each.is_set_up]
+
+    def _free(self, member: Member, connected: Sequence[AsyncDraft]) -> AsyncDraft | None:
+        """A draft that this text may have, and no other one has."""
+        sources, used = member.generation.sources, self._used.values()
+        if sources.remote is not None and (free := next((each for each in connected if each not in used), None)):
+            return free
+        single = (each for each in sources.drafts if each.is_single(member.sequence) and each not in used)
         return next((each for each in single if SYNC in each.estimates.schedules), None)
 
     def _begin_in_turns(self, draft: LocalDraft, member: Member) -> None:
@@ -148,7 +149,7 @@ class SingleDraft:
         belong([draft.cache], member.request.owner)
         self._begin(draft, member)
         if draft.n_unread(len(member.text.tokens)) * read_s > DEFAULT.few * decode_s:
-            self._refuse()
+            self._refuse(member)
 
     def _begin(self, draft: AsyncDraft, member: Member) -> None:
         """Draft for a text from now on."""
@@ -156,7 +157,7 @@ class SingleDraft:
         estimates.costs.use_cores(self._pair.cores.limit)
         estimates.begin(text.mode, len(text.tokens))
         estimates.schedule, estimates.is_chosen = ASYNC if estimates.remote else SYNC, True
-        self._used, self._verified_at = (draft, member), len(text.tokens)
+        self._used[member], self._verified_at[member] = draft, len(text.tokens)
         member.generation.proposers.insert(0, draft)  # before the lookup: the draft waits for what was verified
         draft.begin(text)
 

@@ -19,7 +19,7 @@ from duo.engine.kv_store import LEAST, Cache, SavedCache, belong
 from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import Request
-from duo.engine.single_draft import SingleDraft
+from duo.engine.single_draft import SingleDrafts
 from duo.errors import DecodeAborted, DecodeError, ModelError
 from duo.llama.build import CPU
 from duo.llama.sequences import Logits
@@ -89,7 +89,7 @@ class Together:
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
         self._costs = JointDecodes(pair.controller.target)
-        self._draft, self._single = JointDraft(pair, self._costs), SingleDraft(pair, self._costs)
+        self._draft, self._single = JointDraft(pair, self._costs), SingleDrafts(pair, self._costs)
         self._n_threads, self._is_reading, self._reads_next = 0, False, False
         self._n_read = 0  # decodes that have read prompts
         self.members: list[Member] = []
@@ -292,8 +292,8 @@ class Together:
     def _take(self, member: Member, logits: Logits, proposal: Proposal, n: int, start: float, end: float) -> int:
         """The tokens that a decode with the first `n` candidates adds to a text. Its errors are its own."""
         n_before, mode = len(member.text.tokens), Mode(proposal.draft, SYNC) if proposal.draft else ALONE
-        if proposal.draft == self._single.mode.draft:
-            mode = self._single.mode
+        if proposal.draft == (own := self._single.mode(member)).draft:
+            mode = own
         try:
             member.generation.take(logits, proposal.candidates[:n], mode, start, end)
         except Exception as error:

@@ -242,10 +242,11 @@ class RemoteDrafts:
         self.on_ready(stop)
 
     def begin(self) -> None:
-        """A text begins: all drafts may be used again."""
+        """A text begins: all drafts that are not in use may be used again."""
         with self._lock:
             for draft in self._line:
-                draft.is_unable = draft.is_given_up = False
+                if draft.current is None:
+                    draft.is_unable = draft.is_given_up = False
 
     def choose(self) -> RemoteDraft | None:
         """The draft to use: the previous one while it is usable, else the first in line that is.
@@ -260,25 +261,52 @@ class RemoteDrafts:
             usable = [draft for draft in line if draft.is_usable]
             wanted = [draft for draft in usable if draft.is_set_up and not draft.is_given_up] or usable
             active = self._active = before if before in wanted else next(iter(wanted), None)
-            late = new = None
-            if before in line and before not in usable:
-                line.append(line.pop(line.index(before)))
-                if not before.is_unable:
-                    late, before.has_stalled = before, True
-                    self._counts["stalled"] += before.is_set_up
+            late = [before] if before in line and before not in usable and self._is_late(before) else []
+            new = None
             if active is not None and active is not self._last_used:
                 self._last_used = new = active
         if before is not None and before is not active and before.current is not None:
             self.learn(before.model, before.estimates.state())  # the next one may be of the same model
-        if active is not None and active.is_new:
-            active.is_new = False
-            if (learned := self.learned.get(active.model)) is not None:  # T(n) is the target's thread's to change
-                active.estimates.restore(learned)
-        if late is not None:  # not under the lock: a terminal may be slow
-            log.info("draft %s %s", late.name, "does not answer" if late.is_set_up else "does not decode yet")
+        self._say(late, new)
+        if active is not None:
+            self._restore(active)
+        return active
+
+    def choose_all(self) -> list[RemoteDraft]:
+        """The drafts that can be used at once, each for another text: choose() and all others that decode."""
+        first = self.choose()
+        with self._lock:
+            others = [draft for draft in self._line if draft is not first]
+            late = [draft for draft in others if draft.current is not None and not draft.is_usable]
+            late = [draft for draft in late if self._is_late(draft)]
+            others = [draft for draft in others if draft.is_usable and draft.is_set_up]
+        self._say(late)
+        for draft in others:
+            self._restore(draft)
+        return [first, *others] if first is not None else []
+
+    def _is_late(self, draft: RemoteDraft) -> bool:
+        """Put a draft that is not usable behind the others. Whether it gives no sign of life. Called under the lock."""
+        self._line.append(self._line.pop(self._line.index(draft)))
+        if draft.is_unable:
+            return False
+        draft.has_stalled = True
+        self._counts["stalled"] += draft.is_set_up
+        return True
+
+    def _restore(self, draft: RemoteDraft) -> None:
+        """Before its first use: start from what is known of its model."""
+        if draft.is_new:
+            draft.is_new = False
+            if (learned := self.learned.get(draft.model)) is not None:  # T(n) is the target's thread's to change
+                draft.estimates.restore(learned)
+
+    def _say(self, late: Sequence[RemoteDraft], new: RemoteDraft | None = None) -> None:
+        """Not under the lock: a terminal may be slow."""
+        for draft in late:
+            log.info("draft %s %s", draft.name, "does not answer" if draft.is_set_up else "does not decode yet")
         if new is not None:
             log.info("draft %s is in use", new.name)
-        return active
 
     def learn(self, model: str, state: DraftState) -> None:
         """Keep what was learned for the next draft of this model."""

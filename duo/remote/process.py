@@ -11,7 +11,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from duo.models.fitting import DEVICE_CTX, fit
 from duo.remote import messages
 from duo.remote.connection import Admission, draft_app
 from duo.remote.drafts import RemoteDrafts
-from duo.remote.worker import DraftWorker
+from duo.remote.worker import DraftWorker, run_all
 
 log = logging.getLogger("duo.process")
 
@@ -54,17 +54,18 @@ class WorkerPlan:
     vocabulary: Path | None = None  # file with the lead's vocabulary; None: it is the draft's
     warmup: bool = True  # whether to warm up contexts
     n_ctx: int = 0  # of all contexts; 0: as the texts need
+    n_texts: int = 1  # for which it drafts at once: a connection and a context for each
 
 
 @contextmanager
-def draft_worker(
+def draft_workers(
     plan: WorkerPlan, token: str, load: Callable[[ModelConfig], Model] = Model, cores: CoresInUse | None = None
-) -> Iterator[DraftWorker]:
-    """A worker with the draft of the plan, which `load` loads; `token` is the lead's.
+) -> Iterator[list[DraftWorker]]:
+    """Workers with the draft of the plan, which `load` loads once; `token` is the lead's. For run_all().
 
     Raises DuoError; UsageError if the model cannot draft.
     """
-    size = replace(plan.context, n_ctx=plan.n_ctx or DEVICE_CTX, n_branches=MAX_BRANCHES)
+    size = replace(plan.context, n_ctx=plan.n_texts * (plan.n_ctx or DEVICE_CTX), n_branches=MAX_BRANCHES)
     config, _ = fit(plan.model, None, size, name="draft")
     with ExitStack() as stack:
         target = model = stack.enter_context(closing(load(config)))
@@ -88,7 +89,11 @@ def draft_worker(
         name = messages.sendable(model.path.stem[:256])
         hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target))
         times, aborts = (lambda made: time_sequences(made, model)), model.places == {CPU}
-        yield DraftWorker(plan.lead, hello, context, translation, cores, times, aborts)
+        turn: AbstractContextManager[object] = threading.Lock() if plan.n_texts > 1 else nullcontext()
+        yield [
+            DraftWorker(plan.lead, hello, context, translation, cores, times, aborts, turn, level)
+            for level in (logging.INFO, *[logging.DEBUG] * (plan.n_texts - 1))
+        ]
 
 
 class OwnWorker:
@@ -209,8 +214,8 @@ def main() -> None:
         plan = msgspec.json.decode(
             sys.argv[1], type=WorkerPlan, dec_hook=lambda _, value: Path(os.fsdecode(b64decode(value)))
         )
-        with draft_worker(plan, os.environ.pop(_TOKEN, "")) as worker:
-            worker.run()
+        with draft_workers(plan, os.environ.pop(_TOKEN, "")) as workers:
+            run_all(workers)
     except DuoError as error:
         log.error("%s", error)
         os._exit(error.exit_status)  # a lost RPC server may block threads forever

@@ -5,8 +5,8 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
@@ -130,6 +130,8 @@ class DraftWorker:
     # Seconds for a token in each of so many sequences, for the lead; none: outcomes are not prepared.
     measure: Callable[[Decoder], Mapping[int, float]] = lambda _: {}
     aborts: bool = True  # whether the device can abort a decode
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)  # to decode, among those of this process
+    level: int = logging.INFO  # of messages about the connection
     pause_s: float = 0.25  # until it connects again, about; first, the shortest
 
     def __post_init__(self) -> None:
@@ -156,13 +158,13 @@ class DraftWorker:
                     if self._stop.is_set():
                         break
                     n_ctx = self._greet(self._socket)
-                    log.info("connected to the lead at %s", self.url)
+                    log.log(self.level, "connected to the lead at %s", self.url)
                     reported = False
                     self._serve(self._socket, n_ctx)
             except (OSError, WebSocketException, LinkError, PromptError) as error:
                 if not reported and not self._stop.is_set():
                     then = "trying again until `duo lead` listens there"
-                    log.info("cannot connect to the lead at %s (%s): %s", self.url, _reason(error), then)
+                    log.log(self.level, "cannot connect to the lead at %s (%s): %s", self.url, _reason(error), then)
                 reported = True
             finally:
                 self._socket = None
@@ -208,9 +210,10 @@ class DraftWorker:
         """Handle the lead's messages until the connection ends."""
         if self._cache is None or self._n_ctx < n_ctx:
             self._cache = None  # freed first: two might not fit the memory
-            self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
-            self._saved = KvStore(_N_TEXTS, _MAX_SAVED)
-            self._times = dict(self.measure(self._cache.context))
+            with self.turn:
+                self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
+                self._saved = KvStore(_N_TEXTS, _MAX_SAVED)
+                self._times = dict(self.measure(self._cache.context))
         target: RemoteTarget | None = None
 
         def send(message: Message) -> None:
@@ -231,14 +234,15 @@ class DraftWorker:
                     drafting.close()
                     target = None
                     send(Alive(message.serial))  # ready for the next text
-        log.info("disconnected from the lead" if self._stop.is_set() else "the lead disconnected")
+        log.log(self.level, "disconnected from the lead" if self._stop.is_set() else "the lead disconnected")
 
     @contextmanager
     def _draft(self, cache: Cache, begin: Begin, send: Callable[[Message], None]) -> Iterator[RemoteTarget]:
         """Draft for one text. Raises PromptError if it cannot be translated."""
         if self.cores is not None:
-            self.cores.begin()
-        context = cast(Decoder, _Announcing(cache.context, lambda: send(Alive(begin.serial)), self.cores))
+            with self.turn:
+                self.cores.begin()
+        context = cast(Decoder, _Announcing(cache.context, lambda: send(Alive(begin.serial)), self.cores, self.turn))
         target = RemoteTarget(begin, send, context.cancel)
         side: TargetSide = target
         text, n_vocab = begin.tokens, begin.n_vocab
@@ -272,6 +276,7 @@ class _Announcing:
     context: Decoder
     announce: Callable[[], None]
     cores: CoresInUse | None
+    turn: AbstractContextManager[object]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.context, name)
@@ -279,18 +284,40 @@ class _Announcing:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > messages.LONG:
             self.announce()
-        self._follow_cores()
-        return self.context.decode(tokens, n_rows)
+        with self.turn:
+            self._follow_cores()
+            return self.context.decode(tokens, n_rows)
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        self._follow_cores()
-        return self.context.decode_each(tokens)
+        with self.turn:
+            self._follow_cores()
+            return self.context.decode_each(tokens)
 
     def _follow_cores(self) -> None:
         if (cores := self.cores) is not None:
             n = cores.limit or cores.n_cores
             self.context.set_threads(n, n)
             cores.decoded()
+
+
+def run_all(workers: Sequence[DraftWorker]) -> None:
+    """Run draft workers of one process until the first one ends. Raises what that raises."""
+    first, *others = workers
+
+    def run(worker: DraftWorker) -> None:
+        with suppress(DuoError):  # the first one says it, too
+            worker.run()
+
+    threads = [threading.Thread(target=run, args=(worker,), name="duo-back") for worker in others]
+    for thread in threads:
+        thread.start()
+    try:
+        first.run()
+    finally:
+        for worker in others:
+            worker.stop()
+        for thread in threads:
+            thread.join()
 
 
 def _reason(error: Exception) -> str:

@@ -19,7 +19,8 @@ from duo.llama.model import Model
 from duo.loading import in_background, load_model
 from duo.models.demo import demo_pair
 from duo.models.hub import check_gguf, find_model
-from duo.remote.process import BATCH, WorkerPlan, draft_worker
+from duo.remote.process import BATCH, WorkerPlan, draft_workers
+from duo.remote.worker import run_all
 
 
 def back(options: BackOptions) -> int:
@@ -33,15 +34,15 @@ def back(options: BackOptions) -> int:
     check_threads(threads, concurrent=False)
     model, vocabulary = _model_config(options), options.vocab and check_gguf(options.vocab)
     spare = config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1)
-    plan = WorkerPlan(options.lead, model, spare, vocabulary, config.warmup, config.n_ctx)
+    plan = WorkerPlan(options.lead, model, spare, vocabulary, config.warmup, config.n_ctx, options.n_texts)
     cores = CoresInUse() if follows_cores(config) else None
-    with draft_worker(plan, token, _load, cores) as worker:
+    with draft_workers(plan, token, _load, cores) as workers:
         note(f"{model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
 
         def run(_put: Callable[[None], None], _stop: object) -> None:
-            worker.run()
+            run_all(workers)
 
-        with on_interrupt(worker.stop), background(run, "duo-back") as running:
+        with on_interrupt(workers[0].stop), background(run, "duo-back") as running:
             list(running)  # until it has ended
     return 0
 

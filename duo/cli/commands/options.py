@@ -190,6 +190,11 @@ class BackOptions(LogOptions):
     hf_repo: str | None = option(
         None, "-hf -hfd --hf-repo --hf-repo-draft USER/REPO[:QUANT] $LLAMA_ARG_SPEC_DRAFT_HF_REPO", "Models",
         "Hugging Face repository of the draft.", excludes="model")
+    n_texts: int = option(
+        1, "-np --parallel N", "Remote drafts",
+        "Number of the lead's texts to draft for at once (its -np), each through a connection of its own. They take "
+        "turns on the device, and each takes the memory of a context.",
+        bounds=Bounds(1, 16, "a lead takes no more drafts"))
     engine: BackConfig = BackConfig()
 
 

@@ -22,7 +22,7 @@ from duo.engine.joint_draft import JointDraft
 from duo.engine.kv_store import Cache
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
-from duo.engine.single_draft import SingleDraft
+from duo.engine.single_draft import SingleDrafts
 from duo.engine.statistics import StepRecord
 from duo.engine.together import Member
 from duo.errors import DecodeAborted, DecodeError, ModelError, PromptError
@@ -415,18 +415,25 @@ def test_which_drafts_are_idle(
     assert max(together.sizes) == 3
 
 
+def drafted_for(
+    drafts: SingleDrafts, members: Sequence[Member], proposals: Sequence[Proposal], numbers: Sequence[int]
+) -> list[Member]:
+    """Whose candidates are verified of a draft that has one text at a time."""
+    names = [drafts.mode(one).draft for one in members]
+    all_of_it = zip(members, proposals, numbers, names, strict=True)
+    return [one for one, proposal, n, name in all_of_it if n and name and proposal.draft == name]
+
+
 def watched(patch: pytest.MonkeyPatch) -> list[Member]:
     """Whose candidates were verified of a draft that has one text at a time, of several that are written together."""
-    verifies, found = SingleDraft.verifies, list[Member]()
+    verifies, found = SingleDrafts.verifies, list[Member]()
 
-    def spy(self: SingleDraft, members: Sequence[Member], proposals: Any, numbers: Sequence[int]) -> None:
+    def spy(self: SingleDrafts, members: Sequence[Member], proposals: Any, numbers: Sequence[int]) -> None:
         if len(members) > 1:
-            name = self.mode.draft
-            both = zip(members, proposals, numbers, strict=True)
-            found.extend(one for one, proposal, n in both if n and proposal.draft == name)
+            found.extend(drafted_for(self, members, proposals, numbers))
         verifies(self, members, proposals, numbers)
 
-    patch.setattr(SingleDraft, "verifies", spy)
+    patch.setattr(SingleDrafts, "verifies", spy)
     return found
 
 
@@ -498,13 +505,13 @@ def test_a_draft_with_another_vocabulary_is_idle_if_all_would_wait_until_it_has_
 def test_a_draft_that_does_not_pay_for_a_text_drafts_for_the_next(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, begin, dice = list[Request](), SingleDraft._begin, random.Random(6)
+    begun, begin, dice = list[Request](), SingleDrafts._begin, random.Random(6)
 
-    def spy(self: SingleDraft, draft: AsyncDraft, member: Member) -> None:
+    def spy(self: SingleDrafts, draft: AsyncDraft, member: Member) -> None:
         begun.append(member.request)
         begin(self, draft, member)
 
-    monkeypatch.setattr(SingleDraft, "_begin", spy)
+    monkeypatch.setattr(SingleDrafts, "_begin", spy)
     monkeypatch.setattr(JointDecodes, "drafting", lambda *_: (0, 0, 0.0))
     monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=10**9, horizon=8))
     path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
@@ -520,13 +527,13 @@ def test_a_draft_that_does_not_pay_for_a_text_drafts_for_the_next(
 def test_a_draft_has_the_text_whose_lookup_finds_least(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, begin = list[Request](), SingleDraft._begin
+    begun, begin = list[Request](), SingleDrafts._begin
 
-    def spy(self: SingleDraft, draft: AsyncDraft, member: Member) -> None:
+    def spy(self: SingleDrafts, draft: AsyncDraft, member: Member) -> None:
         begun.append(member.request)
         begin(self, draft, member)
 
-    monkeypatch.setattr(SingleDraft, "_begin", spy)
+    monkeypatch.setattr(SingleDrafts, "_begin", spy)
     monkeypatch.setattr("duo.engine.single_draft.DEFAULT", replace(DEFAULT, few=10**9))
     monkeypatch.setattr(JointDecodes, "drafting", lambda *_: (0, 0, 0.0))
     path = tiny_llama(tmp_path / "draft.gguf", depth=DEPTH, words=("▁the", "▁cat", "a", "b", "▁"))
@@ -671,6 +678,42 @@ def test_a_remote_draft_drafts_beside_several_texts(
             asyncs = [step for one in drafted for step in one.request.metrics.steps if step.schedule is Schedule.ASYNC]
             assert asyncs
         write()  # its process was killed
+
+
+def test_a_worker_drafts_for_several_texts_at_once(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when its process dies, all of them go on."""
+    dice, verifies, drafted = random.Random(12), SingleDrafts.verifies, list[list[Member]]()
+
+    def spy(self: SingleDrafts, members: Sequence[Member], proposals: Any, numbers: Sequence[int]) -> None:
+        drafted.append(drafted_for(self, members, proposals, numbers))
+        verifies(self, members, proposals, numbers)
+
+    monkeypatch.setattr(SingleDrafts, "verifies", spy)
+    with load(pair[0], lookup="off", **OPTIONS) as engine, Lead(engine, port=0) as lead:
+        engine.call(lambda slot: slot.reserve(0, -1))
+
+        def write() -> int:
+            """The most texts that had candidates of a draft in one decode."""
+            drafted.clear()
+            texts = [Text(engine, some(dice, 12 + i), max_tokens=90) for i in range(3)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                assert text.wait() == alone(text.request.prompt, max_tokens=90)
+                assert text.error is None
+            return max(map(len, drafted), default=0)
+
+        with BackProcess(pair[0], lead.port, "-np", "3") as back:
+            wait_until(lambda: len(lead.drafts.connected) == 3)
+            wait_until(lambda: write() == 3)
+            texts = [Text(engine, some(dice, 9), max_tokens=200) for _ in range(3)]
+            texts[0].acts = {40: [back.process.kill]}
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                assert text.wait() == alone(text.request.prompt, max_tokens=200)
+        wait_until(lambda: not lead.drafts.connected)
+        assert not write()
 
 
 def test_a_draft_reads_a_prompt_only_where_it_pays(

@@ -100,6 +100,27 @@ def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     assert chosen(drafts) in (first, second)
 
 
+def test_each_of_several_texts_has_a_draft_that_answers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "duo.remote")
+    drafts, (first, second, third) = line(3)
+    assert drafts.choose_all() == [first, second, third]
+    second.current, third.current = (), ()
+    second.answers = False
+    assert drafts.choose_all() == [first, third]
+    assert drafts.counts["stalled"] == 1
+    assert caplog.messages == ["draft 0 is in use", "draft 1 does not answer"]
+    third.is_unable = True
+    drafts.begin()
+    assert third.is_unable, "its text has not ended"
+    third.current = None
+    drafts.begin()
+    assert not third.is_unable
+    first.answers = False
+    assert drafts.choose_all() == [third]
+    third.answers = False
+    assert drafts.choose_all() == []
+
+
 def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
     drafts, _ = line(MAX_DRAFTS)
     assert not drafts.join(Standing().draft)

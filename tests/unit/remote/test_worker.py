@@ -20,7 +20,7 @@ from duo.engine.recorder import Recorder
 from duo.errors import LinkError, UsageError
 from duo.http.listener import Listener
 from duo.remote.messages import Ahead, Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
-from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
+from duo.remote.worker import DraftWorker, Refusal, RemoteTarget, run_all
 from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext, ManualClock, Preparing, next_token
@@ -90,6 +90,33 @@ def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkey
     with pytest.raises(Refusal) as raised:
         DraftWorker(f"127.0.0.1:{stage.port}", wrong, lambda _: FakeContext()).run()
     assert str(raised.value) == "the lead refused this draft: ?[2J?]0;mine?go away?"
+
+
+def test_workers_of_a_process_end_with_the_first_and_take_turns_to_decode(stage: Stage) -> None:
+    turn, n_inside, most = threading.Lock(), [0], list[int]()
+
+    def during() -> None:
+        n_inside[0] += 1
+        time.sleep(0.001)
+        most.append(n_inside[0])
+        n_inside[0] -= 1
+
+    def make(n_ctx: int) -> FakeContext:
+        return FakeContext(n_ctx=n_ctx, n_batch=64, during=during)
+
+    workers = [DraftWorker(f"127.0.0.1:{stage.port}", hello(), make, turn=turn) for _ in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_all, workers)
+        stage.wait_for("joined", 3)
+        assert write(stage) > N // 2
+        workers[0].stop()
+        running.result(60)
+    until(lambda: not stage.drafts.connected)
+    assert set(most) == {1}
+    refused = DraftWorker(f"127.0.0.1:{stage.port}", hello(token="wrong"), make)
+    with pytest.raises(Refusal):
+        run_all([refused, *(DraftWorker(f"127.0.0.1:{stage.port}", hello(), make) for _ in range(2))])
+    until(lambda: not stage.drafts.connected)
 
 
 def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
