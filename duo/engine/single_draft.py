@@ -76,14 +76,13 @@ class SingleDrafts:
         try:
             self._follow(members)
         except Exception as error:  # whatever it is, the texts go on
-            for one in [*self._used]:
-                self._fail(one, error)
+            self._fail(error, *self._used)
         for at, one in enumerate(members):
             if (draft := self._used.get(one)) is not None:
                 try:
                     own = self._propose(draft, one, len(members), n_most)
                 except Exception as error:
-                    self._fail(one, error)
+                    self._fail(error, one)
                 else:  # of equals the draft's, which then prepares outcomes
                     found[at] = max(own, found[at], key=_promised)
         return found
@@ -95,10 +94,12 @@ class SingleDrafts:
                 draft.verifies(n)
                 self._verified_at[one] = len(one.text.tokens) if n else self._verified_at[one]
 
-    def _fail(self, member: Member, error: Exception) -> None:
+    def _fail(self, error: Exception, *members: Member) -> None:
+        """A draft has failed: these texts go on without theirs."""
         log.warning("the draft failed (%s): the texts go on without it", error, exc_info=error)
-        member.request.metrics.draft_error = str(error) or type(error).__name__
-        self._refuse(member)
+        for one in members:
+            one.request.metrics.draft_error = str(error) or type(error).__name__
+            self._refuse(one)
 
     def _refuse(self, member: Member) -> None:
         """The draft cannot continue this text, or does not pay there."""
