@@ -58,9 +58,9 @@ class Counting(Lead):
         super().__enter__()
         return self
 
-    def _begin(self, text: Request) -> AsyncSteps:
+    def _begin(self, text: Request, *, is_first: bool) -> AsyncSteps:
         self._before[text] = self.n_written
-        return self._begin_text(text)
+        return self._begin_text(text, is_first=is_first)
 
     def _count(self, step: Step) -> None:
         self.go_on.wait()

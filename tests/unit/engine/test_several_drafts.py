@@ -110,6 +110,9 @@ class Line:
     def choose(self) -> AsyncDraft | None:
         return self.far if 10 <= next(self.now) < 30 else None
 
+    def choose_all(self) -> list[AsyncDraft]:
+        return [found] if (found := self.choose()) is not None else []
+
 
 class FarAway(AsyncDraft):
     """Is always right, and never late."""
