@@ -40,7 +40,8 @@ class SingleDrafts:
     def __init__(self, pair: ModelPair, costs: JointDecodes) -> None:
         self._pair, self._costs = pair, costs
         self._used: dict[Member, AsyncDraft] = {}  # the drafts in use, by whose text each has
-        self._refused: list[Member] = []  # for whose texts they cannot draft, or did not pay
+        # Texts for which a remote draft (True) or one in turns (False) cannot draft, or did not pay.
+        self._refused: set[tuple[Member, bool]] = set()
         self._verified_at: dict[Member, int] = {}  # tokens of the text when a candidate of its draft was verified
 
     def mode(self, member: Member) -> Mode:
@@ -56,6 +57,11 @@ class SingleDrafts:
                 one.generation.proposers.remove(draft)
                 draft.end()
 
+    def end_in_turns(self) -> None:
+        """The target's sequence 0 gets another text, and the local draft's cache another owner."""
+        for one in [one for one, draft in self._used.items() if not draft.estimates.remote]:
+            self.end(one)
+
     def clear(self) -> None:
         """No texts are written together any more."""
         self.end()
@@ -63,8 +69,7 @@ class SingleDrafts:
 
     def remove(self, member: Member) -> None:
         """A text is not written any more."""
-        if member in self._refused:
-            self._refused.remove(member)
+        self._refused -= {(member, True), (member, False)}
         self.end(member)
 
     def propose(self, members: Sequence[Member], proposals: Sequence[Proposal], n_most: int) -> list[Proposal]:
@@ -103,7 +108,8 @@ class SingleDrafts:
 
     def _refuse(self, member: Member) -> None:
         """The draft cannot continue this text, or does not pay there."""
-        self._refused.append(member)
+        if (draft := self._used.get(member)) is not None:
+            self._refused.add((member, draft.estimates.remote))
         self.end(member)
 
     def _follow(self, members: Sequence[Member]) -> None:
@@ -114,16 +120,20 @@ class SingleDrafts:
                 self._refuse(one)
         connected = self._connected()
         for one, draft in [*self._used.items()]:
-            if draft.estimates.remote and draft not in connected:
+            free = self._free(one, connected)
+            if draft not in connected if draft.estimates.remote else free is not None and free.estimates.remote:
                 self.end(one)
-        without = [one for one in members if one not in self._used and one not in self._refused]
+        without = [one for one in members if one not in self._used]
         able = [one for one in without if one.text.mode != REJECTION and self._free(one, connected) is not None]
         for one in sorted(able, key=_found):
             free = self._free(one, connected)
-            if isinstance(free, LocalDraft):
-                self._begin_in_turns(free, one)
-            elif free is not None:
-                self._begin(free, one)
+            try:
+                if isinstance(free, LocalDraft):
+                    self._begin_in_turns(free, one)
+                elif free is not None:
+                    self._begin(free, one)
+            except Exception as error:  # the other texts keep theirs
+                self._fail(error, one)
 
     def _connected(self) -> Sequence[AsyncDraft]:
         """The remote drafts that can be used. The local draft goes on until they are set up."""
@@ -136,8 +146,11 @@ class SingleDrafts:
     def _free(self, member: Member, connected: Sequence[AsyncDraft]) -> AsyncDraft | None:
         """A draft that this text may have, and no other one has."""
         sources, used = member.generation.sources, self._used.values()
-        if sources.remote is not None and (free := next((each for each in connected if each not in used), None)):
+        may_be_remote = sources.remote is not None and (member, True) not in self._refused
+        if may_be_remote and (free := next((each for each in connected if each not in used), None)) is not None:
             return free
+        if (member, False) in self._refused:
+            return None
         single = (each for each in sources.drafts if each.is_single(member.sequence) and each not in used)
         return next((each for each in single if SYNC in each.estimates.schedules), None)
 

@@ -132,7 +132,7 @@ class Together:
         is_known = n >= LEAST and n > n_kept
         sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
         if not sequence or (0 not in used and self._pair.has_head and not is_known):  # a head reads sequence 0
-            self._single.end()  # the draft's cache gets this owner
+            self._single.end_in_turns()
             self._pair.caches[0].owner = owner
             return self._pair.caches[0], 0
         cache = Cache(cast("Decoder", context.text(sequence)), owner)

@@ -11,7 +11,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,11 +89,14 @@ def draft_workers(
         name = messages.sendable(model.path.stem[:256])
         hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target))
         times, aborts = (lambda made: time_sequences(made, model)), model.places == {CPU}
-        turn: AbstractContextManager[object] = threading.Lock() if plan.n_texts > 1 else nullcontext()
+        turn, most_saved = threading.Lock(), 2**30 // plan.n_texts
         yield [
-            DraftWorker(plan.lead, hello, context, translation, cores, times, aborts, turn, level)
+            DraftWorker(
+                plan.lead, hello, context, translation, cores, times, aborts, turn=turn, level=level,
+                most_saved=most_saved,
+            )
             for level in (logging.INFO, *[logging.DEBUG] * (plan.n_texts - 1))
-        ]
+        ]  # fmt: skip
 
 
 class OwnWorker:

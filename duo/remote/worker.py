@@ -5,7 +5,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from duo.engine.kv_store import Cache, KvStore
 from duo.engine.prepared_outcomes import PreparingDrafter
 from duo.engine.recorder import Recorder
 from duo.engine.translated import TranslatedTarget, Translation
-from duo.errors import DuoError, LinkError, PromptError, UsageError
+from duo.errors import DecodeAborted, DuoError, LinkError, PromptError, UsageError
 from duo.http.guard import ROUTE
 from duo.remote import messages
 from duo.remote.messages import Alive, Begin, CandidateMessage, Hello, Message, PreparedToken, Text, Times
@@ -34,7 +34,8 @@ log = logging.getLogger("duo.remote")
 _MAX_PAUSE_S = 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0  # for the closing handshake
-_N_TEXTS, _MAX_SAVED = 4, 2**30  # conversations of the lead that are kept, and bytes of the copies
+_N_TEXTS = 4  # conversations of the lead that are kept
+_SIGN_S = 1.0  # between two signs of life while others decode
 
 
 class RemoteTarget(CandidateQueue):
@@ -113,6 +114,11 @@ class RemoteTarget(CandidateQueue):
     def _allows(self) -> bool:
         return self._may_draft and super()._allows()
 
+    def is_stale(self) -> bool:
+        """Whether the decode that was begun is of no use any more."""
+        with self._changed:
+            return self._is_useless()
+
 
 class Refusal(DuoError):
     """The lead refused this draft worker for good."""
@@ -130,8 +136,9 @@ class DraftWorker:
     # Seconds for a token in each of so many sequences, for the lead; none: outcomes are not prepared.
     measure: Callable[[Decoder], Mapping[int, float]] = lambda _: {}
     aborts: bool = True  # whether the device can abort a decode
-    turn: AbstractContextManager[object] = field(default_factory=nullcontext)  # to decode, among those of this process
+    turn: threading.Lock = field(default_factory=threading.Lock)  # to decode, among the workers of this process
     level: int = logging.INFO  # of messages about the connection
+    most_saved: int = 2**30  # bytes of the copies of conversations
     pause_s: float = 0.25  # until it connects again, about; first, the shortest
 
     def __post_init__(self) -> None:
@@ -145,7 +152,8 @@ class DraftWorker:
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
         self._times: dict[int, float] = {}  # what measure() has returned
-        self._saved = KvStore(_N_TEXTS, _MAX_SAVED)  # beside it
+        self._saved = KvStore(_N_TEXTS, self.most_saved)  # beside it
+        self.is_ready = threading.Event()  # it has had a context
         self._stop = threading.Event()
         self._socket: ClientConnection | None = None
 
@@ -212,8 +220,9 @@ class DraftWorker:
             self._cache = None  # freed first: two might not fit the memory
             with self.turn:
                 self._cache, self._n_ctx = Cache(self.make_context(n_ctx)), n_ctx
-                self._saved = KvStore(_N_TEXTS, _MAX_SAVED)
+                self._saved = KvStore(_N_TEXTS, self.most_saved)
                 self._times = dict(self.measure(self._cache.context))
+            self.is_ready.set()
         target: RemoteTarget | None = None
 
         def send(message: Message) -> None:
@@ -242,8 +251,11 @@ class DraftWorker:
         if self.cores is not None:
             with self.turn:
                 self.cores.begin()
-        context = cast(Decoder, _Announcing(cache.context, lambda: send(Alive(begin.serial)), self.cores, self.turn))
-        target = RemoteTarget(begin, send, context.cancel)
+        target = RemoteTarget(begin, send, cache.context.cancel)
+        announcing = _Announcing(
+            cache.context, lambda: send(Alive(begin.serial)), self.cores, self.turn, target.is_stale
+        )
+        context = cast(Decoder, announcing)
         side: TargetSide = target
         text, n_vocab = begin.tokens, begin.n_vocab
         if self.translation is None:
@@ -276,7 +288,8 @@ class _Announcing:
     context: Decoder
     announce: Callable[[], None]
     cores: CoresInUse | None
-    turn: AbstractContextManager[object]
+    turn: threading.Lock
+    is_stale: Callable[[], bool]  # whether the decode has become useless, while others had their turns
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.context, name)
@@ -284,14 +297,24 @@ class _Announcing:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > messages.LONG:
             self.announce()
-        with self.turn:
-            self._follow_cores()
+        with self._own_turn():
             return self.context.decode(tokens, n_rows)
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        with self.turn:
-            self._follow_cores()
+        with self._own_turn():
             return self.context.decode_each(tokens)
+
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        while not self.turn.acquire(timeout=_SIGN_S):
+            self.announce()
+        try:
+            if self.is_stale():
+                raise DecodeAborted
+            self._follow_cores()
+            yield
+        finally:
+            self.turn.release()
 
     def _follow_cores(self) -> None:
         if (cores := self.cores) is not None:
@@ -301,12 +324,17 @@ class _Announcing:
 
 
 def run_all(workers: Sequence[DraftWorker]) -> None:
-    """Run draft workers of one process until the first one ends. Raises what that raises."""
+    """Run draft workers of one process until the first one ends, which begins. Raises what that raises."""
     first, *others = workers
 
     def run(worker: DraftWorker) -> None:
-        with suppress(DuoError):  # the first one says it, too
+        first.is_ready.wait()  # if there is room for one context only, it is that of the first
+        try:
             worker.run()
+        except Refusal:  # the first one says it, too
+            pass
+        except DuoError as error:
+            log.warning("the draft helps one text less at once: %s", error)
 
     threads = [threading.Thread(target=run, args=(worker,), name="duo-back") for worker in others]
     for thread in threads:
@@ -316,6 +344,7 @@ def run_all(workers: Sequence[DraftWorker]) -> None:
     finally:
         for worker in others:
             worker.stop()
+        first.is_ready.set()
         for thread in threads:
             thread.join()
 
