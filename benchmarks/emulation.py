@@ -211,8 +211,8 @@ def emulate_drafts(device: DeviceTimes, slow_down: float) -> None:
     """In the process of a draft: its contexts take these times from now on."""
     begin = DraftWorker.__init__
 
-    def emulating(self: DraftWorker, url: Any, hello: Any, context: Any, *more: Any) -> None:
-        begin(self, url, hello, lambda n: Emulated(context(n), device, _Strict(slow_down)), *more)
+    def emulating(self: DraftWorker, url: Any, hello: Any, context: Any, *more: Any, **by_name: Any) -> None:
+        begin(self, url, hello, lambda n: Emulated(context(n), device, _Strict(slow_down)), *more, **by_name)
         self.aborts = device.aborts
 
     DraftWorker.__init__ = emulating  # type: ignore[assignment, method-assign]
