@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from duo.models.fitting import DEVICE_CTX, fit
 from duo.remote import messages
 from duo.remote.connection import Admission, draft_app
 from duo.remote.drafts import RemoteDrafts
-from duo.remote.worker import DraftWorker, run_all
+from duo.remote.worker import DraftWorker, Refusal
 
 log = logging.getLogger("duo.process")
 
@@ -97,6 +97,32 @@ def draft_workers(
             )
             for level in (logging.INFO, *[logging.DEBUG] * (plan.n_texts - 1))
         ]  # fmt: skip
+
+
+def run_all(workers: Sequence[DraftWorker]) -> None:
+    """Run draft workers of one process until the first one ends, which begins. Raises what that raises."""
+    first, *others = workers
+
+    def run(worker: DraftWorker) -> None:
+        first.is_ready.wait()  # if there is room for one context only, it is that of the first
+        try:
+            worker.run()
+        except Refusal:  # the first one says it, too
+            pass
+        except DuoError as error:
+            log.warning("the draft helps one text less at once: %s", error)
+
+    threads = [threading.Thread(target=run, args=(worker,), name="duo-back") for worker in others]
+    for thread in threads:
+        thread.start()
+    try:
+        first.run()
+    finally:
+        for worker in others:
+            worker.stop()
+        first.is_ready.set()
+        for thread in threads:
+            thread.join()
 
 
 class OwnWorker:

@@ -323,32 +323,6 @@ class _Announcing:
             cores.decoded()
 
 
-def run_all(workers: Sequence[DraftWorker]) -> None:
-    """Run draft workers of one process until the first one ends, which begins. Raises what that raises."""
-    first, *others = workers
-
-    def run(worker: DraftWorker) -> None:
-        first.is_ready.wait()  # if there is room for one context only, it is that of the first
-        try:
-            worker.run()
-        except Refusal:  # the first one says it, too
-            pass
-        except DuoError as error:
-            log.warning("the draft helps one text less at once: %s", error)
-
-    threads = [threading.Thread(target=run, args=(worker,), name="duo-back") for worker in others]
-    for thread in threads:
-        thread.start()
-    try:
-        first.run()
-    finally:
-        for worker in others:
-            worker.stop()
-        first.is_ready.set()
-        for thread in threads:
-            thread.join()
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == messages.TRY_LATER:
         return "it is still loading its model, or has too many drafts"

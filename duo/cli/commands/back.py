@@ -19,8 +19,7 @@ from duo.llama.model import Model
 from duo.loading import in_background, load_model
 from duo.models.demo import demo_pair
 from duo.models.hub import check_gguf, find_model
-from duo.remote.process import BATCH, WorkerPlan, draft_workers
-from duo.remote.worker import run_all
+from duo.remote.process import BATCH, WorkerPlan, draft_workers, run_all
 
 
 def back(options: BackOptions) -> int:

@@ -20,7 +20,8 @@ from duo.engine.recorder import Recorder
 from duo.errors import LinkError, UsageError
 from duo.http.listener import Listener
 from duo.remote.messages import Ahead, Begin, CandidateMessage, Message, Refused, Text, Welcome, encode
-from duo.remote.worker import DraftWorker, Refusal, RemoteTarget, run_all
+from duo.remote.process import run_all
+from duo.remote.worker import DraftWorker, Refusal, RemoteTarget
 from duo.speculation.sampling import Greedy
 from duo.speculation.types import Candidate
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, FakeContext, ManualClock, Preparing, next_token
