@@ -149,15 +149,16 @@ class Ratios:
 
 
 def by_text(name: str, texts: Iterable[Text], questions: Sequence[str]) -> list[str]:
-    """A table of the contestant `name` over each other one: its first four texts, all, and the median of its slowest.
+    """A table of `name` over each other contestant: its first four questions, all, and its slowest text (a median).
 
     `questions` are those of a series, in order.
     """
     prompts: dict[tuple[Any, ...], dict[str, Text]] = {}
     for text in texts:
-        prompts.setdefault(text.prompt, {})[text.contestant] = text
+        if text.tokens >= _LEAST_TOKENS:
+            prompts.setdefault(text.prompt, {})[text.contestant] = text
     found = [(questions.index(each[name].question), each) for each in prompts.values() if name in each]
-    lines = [[f"{name} over", "texts", "the first four", "all", "slowest text", f"texts below {_LEVEL:g}"]]
+    lines = [[f"{name} over", "texts", "the first four questions", "all", "slowest text", f"texts below {_LEVEL:g}"]]
     for other in dict.fromkeys(other for _, each in found for other in each if other != name):
         both = [(i, each[name].tokens_per_s / each[other].tokens_per_s) for i, each in found if other in each]
         medians = [median(ratio for j, ratio in both if j == i) for i in {i for i, _ in both}]

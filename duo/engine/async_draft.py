@@ -228,6 +228,9 @@ class AsyncDraft(Proposer):
         """Whether it can decode."""
         return True
 
+    def recall(self) -> None:
+        """Before its first use: start from what is known of such a draft."""
+
     def begin(self, text: RunningText) -> None:
         """See Proposer. The queue is replaced, so that nothing from an earlier text arrives."""
         self._connect(TokenSequence(text.tokens, text.n_vocab, judges_all=text.judges_all), text.recorder)

@@ -168,6 +168,7 @@ class SingleDrafts:
     def _begin(self, draft: AsyncDraft, member: Member) -> None:
         """Draft for a text from now on."""
         text, estimates = member.text, draft.estimates
+        draft.recall()
         estimates.costs.use_cores(self._pair.cores.limit)
         estimates.begin(text.mode, len(text.tokens))
         estimates.schedule, estimates.is_chosen = ASYNC if estimates.remote else SYNC, True

@@ -116,7 +116,7 @@ async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
         hello, wake = admission.check(data, drafts.target), asyncio.Event()
         model = messages.printable(hello.model)
         ring = partial(asyncio.get_running_loop().call_soon_threadsafe, wake.set)
-        draft = RemoteDraft(drafts, f"{model} at {peer}", model, ring)
+        draft = RemoteDraft(drafts, f"{model} at {peer}", model, ring, hello.process)
         if not drafts.join(draft, always=admission.on_own is not None):
             raise ConnectionRejected("too many", "too many drafts are connected")
     except ConnectionRejected as rejection:

@@ -49,10 +49,12 @@ class RemoteDraft(AsyncDraft):
     _told: Lookahead | None = None  # with which the connection was last woken
     _is_remote = True
 
-    def __init__(self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object]) -> None:
-        """`wake` lets the connection look for a new order."""
+    def __init__(
+        self, drafts: "RemoteDrafts", name: str, model: str, wake: Callable[[], object], process: str = ""
+    ) -> None:
+        """`wake` lets the connection look for a new order; `process`: see Hello."""
         super().__init__(drafts.new_estimates(model))
-        self.name, self.model = name, model
+        self.name, self.model, self.process = name, model, process
         self.number = 0  # among all that have connected
         self._counted = _Counted()  # replaced as a whole
         self._drafts = drafts
@@ -84,6 +86,12 @@ class RemoteDraft(AsyncDraft):
         own = [step for step in known.steps[known.first :] if step.source is Origin.DRAFT]
         n_verified, n_accepted = sum(step.n_candidates for step in own), sum(step.n_accepted for step in own)
         return known.n_verified + n_verified, known.n_accepted + n_accepted
+
+    def recall(self) -> None:
+        if self.is_new:
+            self.is_new = False
+            if (learned := self._drafts.learned.get(self.model)) is not None:  # T(n) is the target's thread's to change
+                self.estimates.restore(learned)
 
     def begin(self, text: RunningText) -> None:
         super().begin(text)
@@ -257,7 +265,8 @@ class RemoteDrafts:
         with self._lock:
             before, line = self._active, self._line
             if before is not None and before.current is not None and not before.estimates.is_chosen:
-                before.is_given_up = True
+                for draft in line:
+                    draft.is_given_up |= draft is before or "" != draft.process == before.process
             usable = [draft for draft in line if draft.is_usable]
             wanted = [draft for draft in usable if draft.is_set_up and not draft.is_given_up] or usable
             active = self._active = before if before in wanted else next(iter(wanted), None)
@@ -269,7 +278,7 @@ class RemoteDrafts:
             self.learn(before.model, before.estimates.state())  # the next one may be of the same model
         self._say(late, new)
         if active is not None:
-            self._restore(active)
+            active.recall()
         return active
 
     def choose_all(self) -> list[RemoteDraft]:
@@ -281,8 +290,6 @@ class RemoteDrafts:
             late = [draft for draft in late if self._is_late(draft)]
             others = [draft for draft in others if draft.is_usable and draft.is_set_up]
         self._say(late)
-        for draft in others:
-            self._restore(draft)
         return [first, *others] if first is not None else []
 
     def _is_late(self, draft: RemoteDraft) -> bool:
@@ -293,13 +300,6 @@ class RemoteDrafts:
         draft.has_stalled = True
         self._counts["stalled"] += draft.is_set_up
         return True
-
-    def _restore(self, draft: RemoteDraft) -> None:
-        """Before its first use: start from what is known of its model."""
-        if draft.is_new:
-            draft.is_new = False
-            if (learned := self.learned.get(draft.model)) is not None:  # T(n) is the target's thread's to change
-                draft.estimates.restore(learned)
 
     def _say(self, late: Sequence[RemoteDraft], new: RemoteDraft | None = None) -> None:
         """Not under the lock: a terminal may be slow."""

@@ -59,6 +59,7 @@ class Hello(Message, frozen=True, tag=1):
     token: Word  # authenticates the draft
     model: Word  # name, for logs
     vocabulary: Fingerprint
+    process: Word = ""  # random, the same for all connections of a process; "": this is the only one
 
 
 class PreparedToken(Message, frozen=True):

@@ -87,7 +87,8 @@ def draft_workers(
             return made
 
         name = messages.sendable(model.path.stem[:256])
-        hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target))
+        process = secrets.token_urlsafe(12)
+        hello = messages.Hello(messages.VERSION, token, name, Fingerprint.of(target), process)
         times, aborts = (lambda made: time_sequences(made, model)), model.places == {CPU}
         turn, most_saved = threading.Lock(), 2**30 // plan.n_texts
         yield [

@@ -41,7 +41,11 @@ def back(options: BackOptions) -> int:
         def run(_put: Callable[[None], None], _stop: object) -> None:
             run_all(workers)
 
-        with on_interrupt(workers[0].stop), background(run, "duo-back") as running:
+        def stop() -> None:
+            for worker in workers:
+                worker.stop()
+
+        with on_interrupt(stop), background(run, "duo-back") as running:
             list(running)  # until it has ended
     return 0
 

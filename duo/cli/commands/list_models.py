@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -13,7 +13,7 @@ from duo.cli.commands.options import ListOptions
 from duo.cli.terminal.console import columns, progress_bar, size_of, warn
 from duo.config import EXPERTS, ModelConfig
 from duo.errors import ModelError
-from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit
+from duo.llama.gguf_header import GgufHeader, NoTextModelError, check_text_model, has_mtp, head_kind, may_fit, n_mtp
 from duo.llama.limits import available_bytes
 from duo.models.demo import DRAFT, TARGET
 from duo.models.draft_files import check_parts, find_models, hub_name, is_small_enough, model_folders, size
@@ -45,15 +45,19 @@ class Listed:
     @property
     def expert_bytes(self) -> int:
         """Of a mixture of experts, the size of all of them."""
-        return sum(n for name, n in self.header.tensors.items() if re.search(EXPERTS, name))
+        return _experts(self.header.tensors)
 
     @property
     def token_bytes(self) -> int:
         """What one token reads of all tensors: of the experts its own, of a token embedding apart one row."""
-        used, tensors = self.header.number("expert_used_count"), self.header.tensors
+        used, read = self.header.number("expert_used_count"), dict(self.header.tensors)
         share = min(1.0, used / max(1, self.header.number("expert_count"))) or 1.0
-        unread = tensors.get("token_embd.weight", 0) if "output.weight" in tensors else 0
-        return sum(tensors.values()) - unread - round((1 - share) * self.expert_bytes)
+        if "output.weight" in read:
+            read.pop("token_embd.weight", None)
+        first = self.header.number("block_count") - n_mtp(self.header)  # of the layers that only draft
+        layers = {name: int(found[1]) for name in read if (found := re.match(r"blk\.(\d+)\.", name))}
+        read = {name: n for name, n in read.items() if layers.get(name, -1) < first}
+        return sum(read.values()) - round((1 - share) * _experts(read))
 
     @property
     def drafts_itself(self) -> bool:
@@ -68,6 +72,10 @@ class Listed:
             return may_fit(self.header, target.header)
         rolls_back = not self.header.keeps_state and not target.header.is_recurrent
         return rolls_back and is_small_enough(self.n_bytes, target.n_bytes)
+
+
+def _experts(tensors: Mapping[str, int]) -> int:
+    return sum(n for name, n in tensors.items() if re.search(EXPERTS, name))
 
 
 def list_models(options: ListOptions) -> int:

@@ -13,6 +13,7 @@ from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
 from duo.config.option import COUNT, PORTS, PROBABILITY, Bounds, declared, names, option
 
 MAX_DRAFT = 16  # of `duo plan`
+LATENCY = Bounds(0, 1e9, "it is a time in ms")
 # What `duo chat` sends to a server with each request, and what else concerns one.
 _SENT = {"max_tokens", "seed", "stop", *(one.name for one in declared(SamplingConfig(), "chat"))}
 _NOT_SENT = {"url", "model", "api_key", "api_key_file", "prompt", "file", "system_prompt", "escape", "color"}
@@ -192,9 +193,8 @@ class BackOptions(LogOptions):
         "Hugging Face repository of the draft.", excludes="model")
     n_texts: int = option(
         1, "-np --parallel N", "Remote drafts",
-        "Number of the lead's texts to draft for at once (its -np), each through a connection of its own. They take "
-        "turns on the device, and each takes the memory of a context.",
-        bounds=Bounds(1, 16, "a lead takes no more drafts"))
+        "Number of the lead's texts to draft for at once (its -np), each through a connection and in a context of its "
+        "own, in turns on the device.", bounds=Bounds(1, 16, "a lead takes no more drafts"))
     engine: BackConfig = BackConfig()
 
 
@@ -228,9 +228,6 @@ class CheckOptions(GenerationOptions, EngineOptions):
         bounds=COUNT._replace(least=1))
     seed: int = field(default=1, metadata=GenerationOptions.__dataclass_fields__["seed"].metadata)
     engine: EngineConfig = EngineConfig(profile=False)
-
-
-LATENCY = Bounds(0, 1e9, "it is a time in ms")
 
 
 @dataclass(frozen=True)
@@ -297,8 +294,7 @@ class PlanOptions:
     """The options of `duo plan`."""
 
     target_ms: str | None = option(
-        None, "--target-ms MS|N:MS,…", "",
-        "Milliseconds per decode of the target: one number for all batch sizes, or a list of size:ms.")
+        None, "--target-ms MS|N:MS,…", "", "Milliseconds per decode of the target: of any size, or a list of size:ms.")
     draft_ms: str | None = option(
         None, "--draft-ms MS|N:MS,…", "",
         "Milliseconds per decode of the draft: of one token, or a list of N:MS for one token in each of N sequences, "
@@ -325,8 +321,8 @@ class PlanOptions:
         bounds=Bounds(1, MAX_DRAFT, "a forecast knows no more"))
     block: int = option(
         0, "--block N", "",
-        "A block draft (DFlash, DSpark), which makes up to N candidates in one decode: --draft-ms is then N:MS for a "
-        "block of N.", bounds=Bounds(0, MAX_DRAFT, "a forecast knows no more"))
+        "A block draft (DFlash, DSpark), which makes up to N candidates in one decode: --draft-ms is then N:MS.",
+        bounds=Bounds(0, MAX_DRAFT, "a forecast knows no more"))
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ from duo.llama.context import Context
 from duo.remote.drafts import RemoteDraft
 from duo.server.lead_server import Lead
 from duo.speculation.constants import DEFAULT
+from duo.speculation.controller import Controller
 from duo.speculation.joint import JointDecodes
-from duo.speculation.modes import ALONE, Schedule
-from duo.speculation.types import Candidate, Origin, Proposal, Step
+from duo.speculation.modes import ALONE, ALONE_PLAN, Schedule
+from duo.speculation.types import Candidate, Origin, Plan, Planned, Proposal, Step
 from tests import gguf_files as files
 from tests.gguf_files import tiny_llama
 from tests.serving import BackProcess, wait_until
@@ -323,6 +324,76 @@ def test_random_schedules_of_drafts_that_can_have_one_text(
                 assert j in cancelled or len(found) == len(expected)
     assert len(different) <= 1, different  # a near-tie: last bits depend on the batch
     assert kind == "remote" or len(drafted) > 40
+
+
+_EXACT: dict[str, tuple[Callable[..., Path], Callable[..., Path] | None]] = {  # target and draft
+    "dense": (partial(tiny_llama, n_layer=2), tiny_llama),
+    "another vocabulary": (partial(tiny_llama, n_layer=2), partial(tiny_llama, words=("▁the", "▁cat", "a", "b", "▁"))),
+    "eagle3": (partial(tiny_llama, n_layer=2), files.tiny_eagle3),
+    "dflash": (partial(tiny_llama, n_layer=2), files.tiny_block),
+    "mtp": (files.tiny_glm, None),
+    "mixture of experts": (files.tiny_mixture, tiny_llama),
+    "sliding window": (partial(files.tiny_gemma, window=32), None),
+    "recurrent": (files.tiny_mamba, None),
+    "hybrid": (files.tiny_hybrid, None),
+    "remote": (partial(tiny_llama, n_layer=2), tiny_llama),
+}
+
+
+def drawing(dice: random.Random) -> Callable[..., Plan]:
+    """Controller.plan(), but often as many of the first candidates that there are as the dice say."""
+    plan = Controller.plan
+
+    def drawn(self: Controller, texts: Sequence[Planned], proposals: Sequence[Proposal]) -> Plan:
+        found = plan(self, texts, proposals)
+        at = next((i for i, each in enumerate(proposals) if each.candidates), -1)
+        if found.wait_s is not None or at < 0 or dice.random() < 0.3:
+            return found
+        n = min(texts[0].n_room - 1, dice.randrange(1, 1 + len(proposals[at].candidates)))
+        return Plan(proposals[at].candidates[:n], at, proposals[at].origin) if n else ALONE_PLAN
+
+    return drawn
+
+
+@pytest.mark.parametrize("kind", _EXACT)
+def test_random_schedules_with_exact(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty: every text is that of itself alone, in turns with others, whatever candidates are verified."""
+    dice = Guesses.dice = random.Random(kind)
+    monkeypatch.setattr("duo.engine.memories.LookupProposer", Guesses)
+    monkeypatch.setattr(Controller, "plan", drawing(dice))
+    make, make_draft = _EXACT[kind]
+    target = make(tmp_path / "target.gguf")
+    draft = make_draft(tmp_path / "draft.gguf") if make_draft is not None else None
+    different, n_accepted, has_worker = list[tuple[int, int]](), 0, False
+    options: dict[str, Any] = OPTIONS | {"exact": True}
+    with ExitStack() as stack, ExitStack() as workers:
+        reference = stack.enter_context(load(target, schedule="off", n_slots=1, lookup="off", heads="off", **options))
+        here = draft if kind != "remote" else None
+        engine = stack.enter_context(load(target, here, turn_tokens=dice.choice([3, 7]), **options))
+        lead = stack.enter_context(Lead(engine, port=0)) if kind == "remote" else None
+        begun = some(dice, 40)
+        known = [some(dice, 50)]
+        for i in range(30):
+            if lead is not None and draft is not None and i % 6 == 0:
+                if has_worker := not has_worker:
+                    workers.enter_context(BackProcess(draft, lead.port)).wait_for("connected to the lead")
+                else:
+                    workers.close()
+            texts, cancelled = random_texts(dice, engine, [[], begun, dice.choice(known)], i)
+            Guesses.right[:] = [
+                [*one.request.prompt, *written(reference, one.request.prompt, **one.options)] for one in texts
+            ]
+            submit(texts)
+            for j, text in enumerate(texts):
+                found, expected = text.wait(), Guesses.right[j][len(text.request.prompt) :]
+                different += [(i, j)] * (found != expected[: len(found)])
+                assert text.error is None
+                assert j in cancelled or len(found) == len(expected)
+                n_accepted += text.request.metrics.statistics().accepted
+            known = [*known, [*texts[0].request.prompt, *texts[0].tokens]][-3:]
+            known = [one[:150] for one in known]
+    assert not different
+    assert n_accepted or kind in ("recurrent", "hybrid"), "those cannot take candidates back"
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "mtp", "another vocabulary", "grammar", "rejection"])

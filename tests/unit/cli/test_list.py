@@ -4,6 +4,8 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -197,6 +199,15 @@ def test_a_mixture_says_how_much_of_it_are_experts(caches: Path, max_tensors: in
     others = size_of(models[number - 1]["bytes"] - n_experts)
     said = f"{number} is a mixture of experts: {size_of(n_experts)} of experts, {others} of the rest; "
     assert line == f"{said}on a card that lacks room for all: -ngl 99 -cmoe"
+
+
+def test_a_token_reads_its_experts_and_no_layer_that_only_drafts() -> None:
+    sizes = {"token_embd": 1, "output": 2, "blk.0.attn_q": 4, "blk.0.ffn_up_exps": 80, "blk.1.ffn_up_exps": 160}
+    numbers = {"block_count": 2, "nextn_predict_layers": 1, "expert_used_count": 1, "expert_count": 8}
+    header: Any = SimpleNamespace(
+        architecture="glm4moe", tensors={f"{name}.weight": n for name, n in sizes.items()}, number=numbers.__getitem__
+    )
+    assert Listed(Path("a.gguf"), 247, 8, header, 0).token_bytes == 2 + 4 + 80 // 8
 
 
 @pytest.mark.parametrize(

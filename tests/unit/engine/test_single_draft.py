@@ -30,7 +30,10 @@ class Remote:
     is_set_up, is_unable = True, False
 
     def __init__(self) -> None:
-        self.estimates = estimates(remote=True)
+        self.estimates, self.n_recalled = estimates(remote=True), 0
+
+    def recall(self) -> None:
+        self.n_recalled += 1
 
     def begin(self, text: Any) -> None: ...
 
@@ -99,6 +102,7 @@ def test_a_remote_draft_comes_before_the_local_one() -> None:
     assert scene.used(0, 1) == [first, local]
     scene.connected.append(second)
     assert scene.used(0, 1) == [first, second]
+    assert (first.n_recalled, second.n_recalled) == (1, 1), "each before its first text"
 
 
 def test_texts_keep_their_remote_drafts_when_another_one_takes_sequence_0() -> None:

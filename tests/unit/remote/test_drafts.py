@@ -25,10 +25,11 @@ class Standing(SimpleNamespace):
         super().__init__(
             name=name,
             model=name,
+            process="",
+            recall=lambda: None,
             estimates=estimates,
             current=None,
             is_unable=False,
-            is_new=False,
             is_set_up=True,
             has_stalled=False,
             answers=True,
@@ -100,6 +101,18 @@ def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     assert chosen(drafts) in (first, second)
 
 
+def test_a_process_that_does_not_pay_is_given_up_with_all_its_connections() -> None:
+    drafts, (first, second, third, fourth) = line(4)
+    first.process = second.process = third.process = "a process"
+    fourth.process = "another"
+    assert chosen(drafts) is first
+    first.estimates.is_chosen = False
+    assert chosen(drafts) is fourth
+    fourth.current = None
+    drafts.begin()
+    assert second.is_given_up is False, "in the next text it is tried again"
+
+
 def test_each_of_several_texts_has_a_draft_that_answers(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "duo.remote")
     drafts, (first, second, third) = line(3)
@@ -150,6 +163,20 @@ def test_a_draft_begins_with_what_was_learned_about_its_model_and_mode() -> None
     assert [estimates.costs.latency_s for estimates in found] == [0.5, 0.5, 0.0]
     same, coupled, other = (estimates.acceptance.mean for estimates in found)
     assert same > coupled == other
+
+
+def test_what_others_have_learned_until_a_draft_is_used_first_counts() -> None:
+    drafts = RemoteDrafts()
+    first, second = (RemoteDraft(drafts, str(i), "a model", lambda: None) for i in range(2))
+    for draft in (first, second):
+        assert drafts.join(draft)
+        draft.measured = {}
+    assert drafts.choose_all() == [first, second]
+    first.estimates.costs.add_latency(0.5)
+    drafts.learn("a model", first.estimates.state())
+    assert drafts.choose_all() == [first, second]
+    second.recall()
+    assert second.estimates.costs.latency_s == 0.5
 
 
 def test_a_draft_that_does_not_decode_yet_is_used_only_while_there_is_no_other_one() -> None:
