@@ -74,7 +74,10 @@ class Engine:
         """Generate the whole texts after several prompts, up to `n_slots` of them together. As generate()."""
         if isinstance(prompts, str):
             raise PromptError("generate_many() takes a list of prompts, not one string")
-        requests = [Request(self.prompt_tokens(prompt), generation_config(**options)) for prompt in prompts]
+        client = object()  # its texts do not pause for each other
+        requests = [
+            Request(self.prompt_tokens(prompt), generation_config(**options), client=client) for prompt in prompts
+        ]
         streams = self._start(requests)
         try:
             return [stream.completion() for stream in streams]
@@ -125,7 +128,7 @@ class Engine:
         return found
 
     def interrupt(self) -> None:
-        """End the running generation, but not those in the queue. From any thread."""
+        """End the texts that are being written, but not those in the queue. From any thread."""
         self.scheduler.interrupt()
 
     @property

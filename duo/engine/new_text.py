@@ -4,7 +4,7 @@ from duo.engine.generation import Generation, Proposers
 from duo.engine.kv_store import Cache, belong
 from duo.engine.model_pair import ModelPair
 from duo.engine.proposers import RunningText
-from duo.engine.request import Drafting, Ending, Request, choosing
+from duo.engine.request import Ending, Request, choosing
 from duo.speculation.constants import DEFAULT
 from duo.speculation.modes import Schedule
 
@@ -12,7 +12,7 @@ from duo.speculation.modes import Schedule
 def new_text(slot: ModelPair, request: Request, cache: Cache) -> Generation:
     """A new text, of whose prompt the `cache` may hold a part. Raises UsageError."""
     config, target, slot.memories.owner = request.config, slot.target, request.owner
-    proposers = request.proposers or _proposers(slot, request.drafting, is_rejection=config.is_rejection)
+    sources = request.proposers or proposers(slot, request)
     banned = target.end_tokens if config.stop.ignore_eos else ()
     n_alternatives = len(DEFAULT.ranks) if slot.n_branches else int(slot.controller.n_alternatives > 0)
     verifier, sampler = choosing(target, config, banned, n_alternatives)
@@ -28,10 +28,12 @@ def new_text(slot: ModelPair, request: Request, cache: Cache) -> Generation:
         config.mode, judges_all=not config.is_rejection, n_most=request.drafting.n_limit,
     )  # fmt: skip
     logprobs, scored = config.n_logprobs, request.scored
-    return Generation(cache.context, text, slot.threads, proposers, request.on_prompt, logprobs, slot.cores, scored)
+    return Generation(cache.context, text, slot.threads, sources, request.on_prompt, logprobs, slot.cores, scored)
 
 
-def _proposers(slot: ModelPair, asked: Drafting, *, is_rejection: bool) -> Proposers:
+def proposers(slot: ModelPair, request: Request) -> Proposers:
+    """What may propose candidates for a text in the contexts that there are."""
+    asked, is_rejection = request.drafting, request.config.is_rejection
     drafting, lookup = asked.applied(slot.drafting), asked.lookup is not False
     if drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
         return slot.proposers(drafts=False, remote=False, lookup=bool(asked.lookup))

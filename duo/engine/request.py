@@ -142,6 +142,9 @@ class Request:
     # Logprobs of the prompt's tokens from the second on, each with `config.n_logprobs` likely ones; None: not wanted
     scored: list[TokenLogprobs] | None = None
     number: int = 0  # in the order of all requests
+    common: dict[int, int] = field(
+        default_factory=dict
+    )  # tokens at the beginning of the prompt, as of others: by number
     began: float = 0.0  # when it was first its turn; 0: it still waits
     n_cached: int = 0  # prompt tokens found in the KV cache
     n_pauses: int = 0  # in which other texts were written

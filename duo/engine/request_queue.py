@@ -2,17 +2,20 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
 from duo.engine.generation import Generation
-from duo.engine.kv_store import SavedCache
+from duo.engine.kv_store import LEAST, Cache, SavedCache
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import Request
+from duo.engine.statistics import INTERRUPTED
+from duo.engine.together import may_share, n_expected
 from duo.engine.turns import Turns
 from duo.errors import BusyError, PromptError
 from duo.llama import lifeline
+from duo.speculation.types import common_prefix
 
 log = logging.getLogger("duo.engine")
 
@@ -126,6 +129,80 @@ class RequestQueue:
             if not has_thread:
                 break
         return True
+
+    # Whose turn it is, for the thread
+
+    def _joining(self, n_read: Mapping[Request, int], n_shared: int = 0) -> Request | None:
+        """The request whose turn is next, if its text can be written together with others, for which there is room.
+
+        `n_read`: of each of the others, the tokens in the cache; `n_shared` tokens are in cells of another one of them.
+        """
+        slot = self._slot
+        if not self._waiting or not slot.is_usable:
+            return None
+        if len(n_read) >= min(slot.n_together, slot.caches[0].context.n_batch):  # each has a token in a decode
+            return None
+        with self._changed:
+            jobs = self._waiting.in_order()
+        job = next((one for one in jobs if not isinstance(one, Request) or self._can_begin(one, n_read)), None)
+        if not isinstance(job, Request) or not all(map(may_share, (job, *n_read))) or not self._fits(job):
+            return None
+        n_shared += max(self._in_common(job, n_read).values(), default=0)
+        return job if sum(map(n_expected, (job, *n_read))) - n_shared <= slot.n_cells else None
+
+    def _can_begin(self, request: Request, n_read: Mapping[Request, int]) -> bool:
+        """Whether what a text continues is not being written, and what it has in common with others has been read."""
+        common = self._in_common(request, n_read)
+        return not (self._is_written(request, n_read) or any(n - n_read[one] >= LEAST for one, n in common.items()))
+
+    def _in_common(self, request: Request, others: Iterable[Request]) -> dict[Request, int]:
+        """Of these texts, how many tokens the prompt of one can share, unless as many are in memory."""
+        if not request.reuses or request.slot >= 0 or request in self._paused:
+            return {}
+        found = dict[Request, int]()
+        for other in others:
+            if other.owner == request.owner and other.number not in request.common:
+                request.common[other.number] = common_prefix(other.prompt, request.prompt[:-1])
+            if (n := request.common.get(other.number, 0)) >= LEAST:
+                found[other] = n
+        n_kept = max(self._slot.saved.in_common(request.prompt, request.owner).values(), default=0) if found else 0
+        return {other: n for other, n in found.items() if n > n_kept}
+
+    def _is_written(self, request: Request, others: Iterable[Request]) -> bool:
+        """Whether the conversation that a text shall continue is being written by `others`, or has paused."""
+        slots = {*self._slot.saved.reserved, *(other.slot for other in others)}
+        return request.slot >= 0 and request not in self._paused and request.slot in slots
+
+    def _fits(self, request: Request) -> bool:
+        """Whether the contexts are large enough for a text."""
+        try:
+            return self._slot.size(len(request.prompt), request.config.stop.n_predict) <= self._slot.n_ctx
+        except PromptError:
+            return False
+
+    def _has_had_its_turn(self, request: Request, beside: Cache | None = None) -> bool:
+        """Whether a text has to pause for other clients. It may if it can go on later, and if its cache can be copied.
+
+        `beside`: its cache, if it is written together with others.
+        """
+        slot, most = self._slot, self._slot.config.turn_tokens
+        if not most or request.n_turn < most or request.metrics.stop != INTERRUPTED:
+            return False
+        if not any(self._waits_for(request, job, is_alone=beside is None) for job in self._waiting.jobs):
+            return False
+        if not slot.is_largest or slot.caches[0].savable is None:
+            return False
+        n_most = slot.config.cache_ram * 2**20  # as much memory as conversations that are kept
+        paused = sum(cache.n_bytes for text in list(self._paused.values()) for cache in text.caches)
+        caches = slot.caches if beside is None else [beside]
+        return n_most < 0 or paused + sum(cache.n_state_bytes for cache in caches) <= n_most
+
+    def _waits_for(self, request: Request, job: Request | Callable[[], None], *, is_alone: bool) -> bool:
+        """Whether a job could begin if a text paused, and is not of the same client."""
+        if not isinstance(job, Request):
+            return True
+        is_other = job.client is None or job.client != request.client
+        return is_other and (is_alone or not self._is_written(job, self._running))
 
     def _run(self) -> None:
         """What the thread does."""

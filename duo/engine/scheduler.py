@@ -9,13 +9,12 @@ from functools import partial
 
 from duo.engine.cores import pin
 from duo.engine.generation import Generation
-from duo.engine.kv_store import Cache, SavedCache, belong
+from duo.engine.kv_store import SavedCache, belong
 from duo.engine.model_pair import ModelPair
-from duo.engine.new_text import new_text
+from duo.engine.new_text import new_text, proposers
 from duo.engine.request import Request
 from duo.engine.request_queue import Paused, RequestQueue
-from duo.engine.statistics import INTERRUPTED
-from duo.engine.together import Member, Together, may_share, n_expected
+from duo.engine.together import Member, Together, may_share
 from duo.errors import BusyError, DecodeError, DuoError, MemoryLimitError, ModelError, PromptError, UsageError
 from duo.llama import lifeline
 from duo.speculation.types import Step
@@ -52,42 +51,9 @@ class Scheduler(RequestQueue):
         request.n_steps += 1
         request.n_texts += len(self._running)
 
-    def _joining(self, texts: Sequence[Request]) -> Request | None:
-        """The request whose turn is next, if its text can be written together with `texts`, for which there is room."""
-        slot = self._slot
-        if not self._waiting or not slot.is_usable:
-            return None
-        if len(texts) >= min(slot.n_together, slot.caches[0].context.n_batch):  # each has a token in a decode
-            return None
-        with self._changed:
-            jobs = self._waiting.in_order()
-        job = next((one for one in jobs if not isinstance(one, Request) or not self._is_written(one)), None)
-        if not isinstance(job, Request) or not all(map(may_share, (job, *texts))) or not self._fits(job):
-            return None
-        return job if sum(map(n_expected, (job, *texts))) <= slot.n_cells else None
-
-    def _is_written(self, request: Request) -> bool:
-        """Whether the conversation that a text shall continue is being written."""
-        saved = self._slot.saved
-        return request.slot >= 0 and request not in self._paused and request.slot in {*saved.reserved, saved.here}
-
-    def _fits(self, request: Request) -> bool:
-        """Whether the contexts are large enough for a text."""
-        try:
-            return self._slot.size(len(request.prompt), request.config.stop.n_predict) <= self._slot.n_ctx
-        except PromptError:
-            return False
-
-    def _has_had_its_turn(self, request: Request, caches: Sequence[Cache] = ()) -> bool:
-        """Whether a text has to pause for others. It may if it can go on later, and if there is room for its cache."""
-        slot, most = self._slot, self._slot.config.turn_tokens
-        if not most or request.n_turn < most or not self._waiting or request.metrics.stop != INTERRUPTED:
-            return False
-        if not slot.is_largest or slot.caches[0].savable is None:
-            return False
-        n_most = slot.config.cache_ram * 2**20  # as much memory as conversations that are kept
-        paused = sum(cache.n_bytes for text in list(self._paused.values()) for cache in text.caches)
-        return n_most < 0 or paused + sum(cache.n_state_bytes for cache in caches or slot.caches) <= n_most
+    def _joins(self, request: Request) -> bool:
+        """Whether another text can join this one, which is written alone."""
+        return self._joining({request: self._slot.caches[0].context.n_past}) is not None
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
@@ -184,7 +150,7 @@ class Scheduler(RequestQueue):
             n = sum(one.lane == "target" and one.name != "wait" for one in events[n_before:])
             self.n_decodes, self.n_busy = self.n_decodes + n, self.n_busy + n
             target.end(text.tokens, text.n_prompt)
-            if not has_ended and (self._joining([request]) is not None or not self._has_had_its_turn(request)):
+            if not has_ended and (self._joins(request) or not self._has_had_its_turn(request)):
                 self._together = together = self._together or Together(slot)
                 together.begin()
                 together.add(Member(request, generation, target, 0, slot.saved.here), partial(self._hand, request))
@@ -208,7 +174,14 @@ class Scheduler(RequestQueue):
         belong(slot.caches, request.owner)
         slot.saved.take(paused.slot)
         paused.generation.target = slot.caches[0].context
-        return paused.generation
+        return self._renewed(paused.generation, request)
+
+    def _renewed(self, generation: Generation, request: Request) -> Generation:
+        """A text that goes on, with the drafts that there are now: a larger one may have got new contexts meanwhile."""
+        if any(draft.cache not in self._slot.caches for draft in generation.sources.drafts):
+            generation.sources = proposers(self._slot, request)
+            generation.controller = generation.sources.controller
+        return generation
 
     def _reserve(self, members: Sequence[Member] = ()) -> None:
         """Keep the slots of texts that are written together, and of those that have paused, if there are enough."""
@@ -222,7 +195,7 @@ class Scheduler(RequestQueue):
         failure: DuoError | None = None
 
         def pauses(_: int) -> bool:
-            return self._joining([request]) is not None or self._has_had_its_turn(request)
+            return self._joins(request) or self._has_had_its_turn(request)
 
         for is_first in (True, False):
             try:
@@ -262,10 +235,11 @@ class Scheduler(RequestQueue):
             with lifeline.notifying(self.fail), slot.recorder.watching(), slot.computing(together.interrupt):
                 while members:
                     for member in together.ended():
-                        together.remove(member)
+                        together.end(member)
                         self._stop(member.request)
                         self._finish(member.request, member.error)
-                    self._admit(together)
+                    if members:  # the last one has left its conversation in the contexts
+                        self._admit(together)
                     if len(members) < 2:
                         break
                     n = len(members) if together.step() else 0
@@ -297,16 +271,16 @@ class Scheduler(RequestQueue):
         members = together.members
         while True:
             with self._changed:
-                request = self._joining([member.request for member in members])
+                request = self._joining(together.n_read, together.n_shared)
                 if request is None:
                     break
                 self._waiting.take(request)
                 self._running.append(request)
             self._join(together, request)
-        had = [one for one in members if self._has_had_its_turn(one.request, [one.cache])]
+        had = [one for one in members if self._has_had_its_turn(one.request, one.cache)]
         if (had or together.lacks_room) and len(members) > 1:
             member = members[-1] if together.lacks_room else max(had, key=lambda one: one.request.n_turn)
-            self._pause(member.request, member.generation, [together.remove(member, pauses=True)], member.slot)
+            self._pause(member.request, member.generation, [together.pause(member)], member.slot)
             self._stop(member.request)
             self.add(member.request)
 
@@ -315,18 +289,20 @@ class Scheduler(RequestQueue):
         slot, paused = self._slot, self._paused.pop(request, None)
         request.began, request.n_turn = request.began or request.metrics.clock.now(), 0
         self._reserve(together.members)
-        asked, cache = request.slot if paused is None else paused.slot, None
+        asked, cache, is_kept = request.slot if paused is None else paused.slot, None, False
         try:
             if paused is None:
                 found = slot.saved.in_common(request.prompt, request.owner).values()
                 n_kept = max(found, default=0) if asked < 0 else math.inf
-                cache, sequence = together.cache(request.prompt, request.owner, n_kept)
+                prompt = request.prompt if request.reuses else ()
+                cache, sequence = together.cache(prompt, request.owner, n_kept)
+                is_kept = not cache.context.n_past
                 request.slot = slot.saved.begin_beside(cache, request.prompt, asked, request.owner)
                 generation = new_text(slot, request, cache)
             else:
                 has_copy = paused.caches[0].state is not None
                 cache, sequence = together.cache(() if has_copy else request.prompt, request.owner)
-                generation = paused.generation
+                generation = self._renewed(paused.generation, request)
                 is_free = asked not in slot.saved.sizes and all(asked != member.slot for member in together.members)
                 request.slot = slot.saved.begin_beside(cache, (), asked if is_free else -1)
                 if has_copy:
@@ -334,6 +310,8 @@ class Scheduler(RequestQueue):
             together.add(Member(request, generation, cache, sequence, request.slot), partial(self._hand, request))
         except BaseException as error:
             if cache is not None:
+                if is_kept:  # its conversation, which was taken from memory
+                    slot.saved.keep_beside(cache, request.slot)
                 cache.clear()
             self._stop(request)
             self._finish(request, error)

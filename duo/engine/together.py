@@ -90,7 +90,9 @@ class Together:
         self._pair = pair
         self._costs = JointDecodes(pair.controller.target)
         self._draft, self._single = JointDraft(pair, self._costs), SingleDrafts(pair, self._costs)
-        self._n_threads, self._is_reading, self._reads_next = 0, False, False
+        self._n_threads, self._reads_next = 0, False
+        self._reading: Member | None = None  # whose prompt is in the decode that is being made
+        self._shared: dict[int, tuple[int, int]] = {}  # by sequence: another one, whose first n cells it shares
         self._n_read = 0  # decodes that have read prompts
         self.members: list[Member] = []
 
@@ -100,13 +102,23 @@ class Together:
 
     @property
     def n_free(self) -> int:
-        """Cells that no text uses; or more, where texts have a beginning in common."""
-        return self._context.n_cells - sum(member.cache.context.n_past for member in self.members)
+        """Cells that no text uses."""
+        return self._context.n_cells - sum(member.cache.context.n_past for member in self.members) + self.n_shared
+
+    @property
+    def n_shared(self) -> int:
+        """Tokens of texts that are in the cells of others: beginnings that they have in common."""
+        return sum(self._shared.get(member.sequence, (0, 0))[1] for member in self.members)
 
     @property
     def lacks_room(self) -> bool:
         """Whether the next step of all texts has no room."""
         return self.n_free < len(self.members)
+
+    @property
+    def n_read(self) -> dict[Request, int]:
+        """The tokens of each text that are in the cache."""
+        return {member.request: member.cache.context.n_past for member in self.members}
 
     def begin(self) -> None:
         """Texts are written together from now on."""
@@ -115,8 +127,9 @@ class Together:
         self._n_threads = 0
 
     def interrupt(self) -> None:
-        """A text is cancelled: abort a decode that reads a prompt, which is then repeated. From any thread."""
-        if self._is_reading:
+        """A text is cancelled: abort a decode that reads its prompt, which others then repeat. From any thread."""
+        reading = self._reading
+        if reading is not None and reading.request.cancelled.is_set():
             self._context.cancel()
 
     # Who is written
@@ -133,11 +146,15 @@ class Together:
         sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
         if not sequence or (0 not in used and self._pair.has_head and not is_known):  # a head reads sequence 0
             self._single.end_in_turns()
-            self._pair.caches[0].owner = owner
-            return self._pair.caches[0], 0
-        cache = Cache(cast("Decoder", context.text(sequence)), owner)
+            cache, sequence = self._pair.caches[0], 0
+            belong([cache], owner)
+            is_known = is_known and not self._pair.has_head
+        else:
+            cache = Cache(cast("Decoder", context.text(sequence)), owner)
+        self._shared.pop(sequence, None)  # of a text that could not join
         if is_known:
             context.branch(sequence, n, other)
+            self._shared[sequence] = other, n
             cache.end(prompt[:n])
         return cache, sequence
 
@@ -157,25 +174,43 @@ class Together:
         self._draft.add(member)
         pair.saved.reserved.add(member.slot)
 
-    def remove(self, member: Member, *, pauses: bool = False) -> SavedCache:
-        """It has ended, and its conversation is kept; or it `pauses`. Returns a copy of its cache if it does."""
-        generation, cache = member.generation, member.cache
-        self._single.remove(member)
-        generation.leave(pauses=pauses)
-        for proposer in () if pauses else generation.sources.others:
+    def end(self, member: Member) -> None:
+        """It has ended: its conversation is kept, that of the last one in the contexts."""
+        self._leave(member, pauses=False)
+        for proposer in member.generation.sources.others:
             if isinstance(proposer, LookupProposer):
-                proposer.learn(generation.text)
-        cache.end(generation.text.tokens, generation.text.n_prompt)
-        saved = cache.save() if pauses else SavedCache((), 0, 0, None)
-        if not pauses and self.members == [member]:
+                proposer.learn(member.text)
+        if self.members == [member]:
             self.settle()
-            return saved
+        else:
+            self._pair.saved.keep_beside(member.cache, member.slot)
+            self._remove(member)
+
+    def pause(self, member: Member) -> SavedCache:
+        """It pauses. Returns a copy of its cache."""
+        self._leave(member, pauses=True)
+        saved = member.cache.save()
+        self._remove(member)
+        return saved
+
+    def _leave(self, member: Member, *, pauses: bool) -> None:
+        self._single.remove(member)
+        member.generation.leave(pauses=pauses)
+        member.cache.end(member.text.tokens, member.text.n_prompt)
+
+    def _remove(self, member: Member) -> None:
         self.members.remove(member)
         self._draft.remove(member)
-        if not pauses:
-            self._pair.saved.keep_beside(cache, member.slot)
-        cache.clear()
-        return saved
+        member.cache.clear()
+        self._unshare(member.sequence)
+
+    def _unshare(self, sequence: int) -> None:
+        """A sequence is empty: what others have shared with it, they share with one of them."""
+        source, n = self._shared.pop(sequence, (sequence, 0))
+        heirs = {other: most for other, (whose, most) in self._shared.items() if whose == sequence}
+        first = max(heirs, key=heirs.__getitem__, default=sequence)
+        for other, most in heirs.items():
+            self._shared[other] = (source, min(n, most)) if other == first else (first, most)
 
     def settle(self) -> Member:
         """One text is left: it is now the text of the contexts."""
@@ -195,6 +230,7 @@ class Together:
         """No texts are written together any more."""
         self._single.clear()
         self.members.clear()
+        self._shared.clear()
 
     # What is written
 
@@ -221,6 +257,7 @@ class Together:
         """Read all again, once."""
         self._single.end()
         self._pair.reset()
+        self._shared.clear()
         if all(member.failed_at == len(member.text.tokens) for member in self.members):
             raise error
         for member in self.members:
@@ -256,12 +293,12 @@ class Together:
             if is_whole:
                 writing, proposals, numbers = decoded, [*proposals, Proposal()], [*numbers, 0]
         self._set_threads(n_read)
-        start, self._is_reading = now(), n_read > 0
+        start, self._reading = now(), reading if n_read else None
         self._n_read += n_read > 0
         try:
             logits = context.decode_parts(parts)
         finally:
-            self._is_reading = False
+            self._reading = None
         end = now()
         for one, (_, tokens, _) in zip(decoded, parts, strict=True):
             one.request.metrics.decoded(start, end, len(tokens))

@@ -93,7 +93,7 @@ class GenerationService:
         gets longer. Raises BusyError if nobody has more texts than `client` would have, or there is no engine.
         """
         scheduler = self.engine.scheduler
-        if len(scheduler.requests) <= self.n_queue:
+        if len(scheduler.requests) < self.n_queue + self.engine.slot.n_together:
             return
         counts = Counter(text.client for text in self.unfinished)
         error = BusyError(f"the queue is full ({self.n_queue} requests): try again later")

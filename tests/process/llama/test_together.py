@@ -19,13 +19,13 @@ from duo import Engine, load
 from duo.engine.async_draft import AsyncDraft
 from duo.engine.generation import Generation
 from duo.engine.joint_draft import JointDraft
-from duo.engine.kv_store import Cache
+from duo.engine.kv_store import LEAST, Cache
 from duo.engine.proposers import LookupProposer, RunningText
 from duo.engine.request import AS_USUAL, Drafting, Request, generation_config
 from duo.engine.single_draft import SingleDrafts
 from duo.engine.statistics import StepRecord
 from duo.engine.together import Member
-from duo.errors import DecodeAborted, DecodeError, ModelError, PromptError
+from duo.errors import DecodeAborted, DecodeError, DuoError, ModelError, PromptError
 from duo.llama.context import Context
 from duo.remote.drafts import RemoteDraft
 from duo.server.lead_server import Lead
@@ -1383,3 +1383,161 @@ def test_a_draft_has_nothing_of_another_owner_once_one_text_is_left(
         assert second.request.n_texts > second.request.n_steps, "both at once"
     assert found
     assert max(found) == 0, found
+
+
+def test_the_last_texts_that_end_at_once_leave_nothing_to_another_client(pair: tuple[Path, Path]) -> None:
+    dice = random.Random(19)
+    with load(pair[0], lookup="off", **OPTIONS | {"n_slots": 2}) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        first, second = (Text(engine, some(dice, 60), max_tokens=60) for _ in range(2))
+        other = Text(engine, second.request.prompt, max_tokens=4)
+        for text, owner in ((first, "a"), (second, "b"), (other, "c")):
+            text.request.owner = owner
+        cancel = [partial(engine.scheduler.cancel, text.request) for text in (first, second)]
+        first.acts[10] = [other.submit, *cancel]
+        engine.scheduler.submit(first.request, second.request)
+        for text in (first, second, other):
+            text.wait()
+        assert other.request.n_cached == 0
+        again = Text(engine, [*second.request.prompt, *second.tokens, 5], max_tokens=4)
+        again.request.owner = "b"
+        again.submit()
+        again.wait()
+        assert again.request.n_cached >= 60, "its conversation is kept"
+
+
+def test_a_text_that_is_cancelled_aborts_no_decode_that_reads_the_prompt_of_another(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, cancel, decode = random.Random(20), Context.cancel, Context.decode_parts
+    aborted, cancelled = list[str](), list[str]()
+
+    def counted(context: Context) -> None:
+        aborted.append(cancelled[-1])
+        cancel(context)
+
+    monkeypatch.setattr(Context, "cancel", counted)
+    with load(pair[0], lookup="off", **OPTIONS | {"n_batch": 32}) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        texts = {name: Text(engine, some(dice, n), max_tokens=40) for name, n in (("w", 9), ("v", 9), ("long", 200))}
+
+        def cancelling(context: Context, parts: Any) -> Any:
+            if len(parts) > 1 and any(n > 1 for n in (len(tokens) for _, tokens, _ in parts)) and len(cancelled) < 2:
+                n_read = engine.scheduler._together.n_read if engine.scheduler._together is not None else {}
+                if n_read.get(texts["long"].request, 0) > 32 * (1 + len(cancelled)):
+                    cancelled.append(("v", "long")[len(cancelled)])
+                    engine.scheduler.cancel(texts[cancelled[-1]].request)
+            return decode(context, parts)
+
+        monkeypatch.setattr(Context, "decode_parts", cancelling)
+        texts["w"].acts[20] = [texts["long"].submit]
+        engine.scheduler.submit(texts["w"].request, texts["v"].request)
+        for text in texts.values():
+            text.wait()
+    assert cancelled == ["v", "long"]
+    assert aborted == ["long"]
+
+
+def test_a_conversation_that_is_too_short_to_be_kept_holds_up_nobody(pair: tuple[Path, Path]) -> None:
+    dice, ended = random.Random(21), list[Text]()
+
+    def end(text: Text, error: BaseException | None) -> None:
+        ended.append(text)
+        text._end(error)
+
+    with load(pair[0], lookup="off", turn_tokens=0, **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        short = Text(engine, some(dice, 5), max_tokens=12)
+        writing = [Text(engine, some(dice, 20), max_tokens=120) for _ in range(2)]
+        same = Text(engine, some(dice, 8), max_tokens=4)
+        same.request.slot = 0
+        short.acts[11] = [same.submit]
+        for text in (*writing, same):
+            text.request.end = partial(end, text)
+        engine.scheduler.submit(short.request, *(text.request for text in writing))
+        for text in (short, *writing, same):
+            text.wait()
+        assert short.request.slot == 0
+    assert ended[0] is same
+
+
+def test_no_text_pauses_for_one_that_waits_for_a_conversation_or_is_of_its_client(pair: tuple[Path, Path]) -> None:
+    dice = random.Random(22)
+    with load(pair[0], lookup="off", turn_tokens=5, **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        writing = [Text(engine, some(dice, 20), max_tokens=60) for _ in range(2)]
+        same = Text(engine, some(dice, 20), max_tokens=4)
+        writing[1].request.slot = same.request.slot = 3
+        writing[0].acts[8] = [same.submit]
+        engine.scheduler.submit(*(text.request for text in writing))
+        for text in (*writing, same):
+            text.wait()
+        assert [text.request.n_pauses for text in writing] == [0, 0]
+        many = [Text(engine, some(dice, 20), max_tokens=30) for _ in range(6)]
+        for text in many:
+            text.request.client = "one"
+        engine.scheduler.submit(*(text.request for text in many))
+        for text in many:
+            text.wait()
+        assert [text.request.n_pauses for text in many] == [0] * 6
+
+
+def test_a_text_that_cannot_join_leaves_its_conversation(pair: tuple[Path, Path]) -> None:
+    dice = random.Random(23)
+    with load(pair[0], lookup="off", **OPTIONS) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        kept = Text(engine, some(dice, 80), max_tokens=8)
+        kept.submit()
+        kept.wait()
+        writing = Text(engine, some(dice, 20), max_tokens=60)
+        prompt = [*kept.request.prompt, *kept.tokens, 5]
+        wrong, right = Text(engine, prompt, max_tokens=8, grammar="root ::= ["), Text(engine, prompt, max_tokens=8)
+        writing.acts = {5: [wrong.submit], 20: [right.submit]}
+        writing.submit()
+        for text in (writing, wrong, right):
+            text.wait()
+        assert isinstance(wrong.error, DuoError)
+        assert right.request.n_cached > 80
+
+
+def test_a_beginning_in_common_is_read_once_and_takes_room_once(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together
+) -> None:
+    """Of four texts that come at once, in cells that two of them without it would fill."""
+    dice, n_written = random.Random(24), 20
+    begun = some(dice, 150)
+    with load(pair[0], lookup="off", **OPTIONS | {"n_batch": 32}) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        engine.slot.n_cells = engine.slot._contexts[0].n_cells = 400
+        for _ in range(2):  # the second time, some go on in other sequences
+            texts = [Text(engine, [*begun, *some(dice, 10 + i)], max_tokens=n_written + 10 * i) for i in range(6)]
+            engine.scheduler.submit(*(text.request for text in texts))
+            for text in texts:
+                assert text.wait() == alone(text.request.prompt, **text.options)
+                assert text.error is None
+            assert sum(text.request.n_cached > 150 - LEAST for text in texts) >= 5
+            assert not sum(text.request.n_pauses for text in texts)
+    assert max(together.sizes) == 4
+
+
+def test_a_text_that_goes_on_in_new_contexts_has_a_draft(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lacked room, while a larger text was next."""
+    dice, lacking = random.Random(25), list[Request]()
+    lacks_room = property(lambda _: any(not request.n_pauses for request in lacking))
+    monkeypatch.setattr(duo.engine.together.Together, "lacks_room", lacks_room)
+    options = {**OPTIONS, "n_ctx": 0}
+    with load(pair[0], pair[0], lookup="off", schedule="sync", n_slots=2, **options) as engine:
+        texts = [Text(engine, some(dice, 20), max_tokens=n) for n in (40, 180)]
+        larger = Text(engine, some(dice, 230), max_tokens=20)
+        texts[0].acts = {8: [larger.submit, partial(lacking.append, texts[1].request)]}
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in (*texts, larger):
+            assert text.wait() == alone(text.request.prompt, **text.options)
+            assert text.error is None
+        draft = texts[1].request.metrics.statistics().draft
+        assert texts[1].request.n_pauses == 1
+        assert draft is not None
+        assert draft.error is None
+        assert draft.accepted
