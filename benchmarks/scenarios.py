@@ -248,6 +248,10 @@ SCENARIOS: dict[str, Scenario] = {
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
         n_rounds=200,
     ),
+    "crowd": soak.Soak(
+        "The same with 32 clients, whose texts are written together, and a queue of 64", n_rounds=200,
+        n_clients=32, is_exact=False,
+    ),
     "two-devices": two_devices.TwoDevices(
         "Target and draft on emulated hardware of their own, in every schedule", ("smollm2-f32",),
         n_rounds=3, n_tokens=64,
