@@ -1,6 +1,7 @@
 """KvStore: the KV caches of several texts, of which the contexts hold one and memory the others."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -162,6 +163,15 @@ class KvStore:
         """The target's cache of a text in memory."""
         return self._texts[slot][0] if slot in self._texts else None
 
+    @property
+    def texts(self) -> Mapping[int, list[SavedCache]]:
+        """Those in memory now, by slot."""
+        return self._texts.copy()
+
+    def put_back(self, texts: Mapping[int, list[SavedCache]]) -> None:
+        """Keep these again, which were in memory."""
+        self._texts = dict(texts)
+
     def remove(self, slot: int) -> None:
         """Forget a text in memory."""
         self._texts.pop(slot, None)
@@ -223,14 +233,17 @@ class KvStore:
         if self.here in self.reserved:
             self._move()
 
-    def begin_beside(self, cache: Cache, prompt: Sequence[int], slot: int = -1, owner: str = "") -> int:
+    def begin_beside(
+        self, cache: Cache, prompt: Sequence[int], slot: int = -1, owner: str = "", n_room: float = math.inf
+    ) -> int:
         """Put the text of `owner` in memory that has most of `prompt`, or is in `slot`, into an empty cache.
 
-        If the cache, beside the contexts, is not empty, or there is no text, it gets a free slot. Returns the slot.
+        If the cache, beside the contexts, is not empty, or there is no text that fits `n_room` cells, it gets a free
+        slot. Returns the slot.
         """
         found = self.in_common(prompt, owner)
         best = slot if slot >= 0 else max(found, key=found.__getitem__, default=-1)
-        if not cache.context.n_past and found.get(best, 0) >= LEAST:
+        if not cache.context.n_past and found.get(best, 0) >= LEAST and self.sizes[best] <= n_room:
             saved = self._texts[best][0]
             cache.load(saved)
             if slot < 0 and found[best] >= saved.n_prompt - _ENDING:  # its next turn

@@ -142,6 +142,7 @@ class Request:
     # Logprobs of the prompt's tokens from the second on, each with `config.n_logprobs` likely ones; None: not wanted
     scored: list[TokenLogprobs] | None = None
     number: int = 0  # in the order of all requests
+    kept: tuple[dict[int, int], int] | None = None  # sizes of texts in memory, and tokens of the prompt that one has
     common: dict[int, int] = field(
         default_factory=dict
     )  # tokens at the beginning of the prompt, as of others: by number

@@ -142,22 +142,28 @@ class RequestQueue:
             return None
         if len(n_read) >= min(slot.n_together, slot.caches[0].context.n_batch):  # each has a token in a decode
             return None
+        if not all(map(may_share, n_read)):
+            return None
         with self._changed:
             jobs = self._waiting.in_order()
         job = next((one for one in jobs if not isinstance(one, Request) or self._can_begin(one, n_read)), None)
-        if not isinstance(job, Request) or not all(map(may_share, (job, *n_read))) or not self._fits(job):
+        if not isinstance(job, Request) or not may_share(job) or not self._fits(job):
             return None
         n_shared += max(self._in_common(job, n_read).values(), default=0)
         return job if sum(map(n_expected, (job, *n_read))) - n_shared <= slot.n_cells else None
 
     def _can_begin(self, request: Request, n_read: Mapping[Request, int]) -> bool:
         """Whether what a text continues is not being written, and what it has in common with others has been read."""
+        if request.slot >= 0 and request not in self._paused:
+            slots = {paused.slot for paused in list(self._paused.values())} | {one.slot for one in n_read}
+            return request.slot not in slots
         common = self._in_common(request, n_read)
-        return not (self._is_written(request, n_read) or any(n - n_read[one] >= LEAST for one, n in common.items()))
+        n_most, n_now = max(common.values(), default=0), max((min(n, n_read[i]) for i, n in common.items()), default=0)
+        return n_most - n_now < LEAST or n_most <= self._n_kept(request)
 
     def _in_common(self, request: Request, others: Iterable[Request]) -> dict[Request, int]:
-        """Of these texts, how many tokens the prompt of one can share, unless as many are in memory."""
-        if not request.reuses or request.slot >= 0 or request in self._paused:
+        """Of these texts, how many tokens the prompt of one can share; not those that have less than is in memory."""
+        if not request.reuses or request.slot >= 0:
             return {}
         found = dict[Request, int]()
         for other in others:
@@ -165,13 +171,15 @@ class RequestQueue:
                 request.common[other.number] = common_prefix(other.prompt, request.prompt[:-1])
             if (n := request.common.get(other.number, 0)) >= LEAST:
                 found[other] = n
-        n_kept = max(self._slot.saved.in_common(request.prompt, request.owner).values(), default=0) if found else 0
-        return {other: n for other, n in found.items() if n > n_kept}
+        return {other: n for other, n in found.items() if n >= self._n_kept(request)}
 
-    def _is_written(self, request: Request, others: Iterable[Request]) -> bool:
-        """Whether the conversation that a text shall continue is being written by `others`, or has paused."""
-        slots = {*self._slot.saved.reserved, *(other.slot for other in others)}
-        return request.slot >= 0 and request not in self._paused and request.slot in slots
+    def _n_kept(self, request: Request) -> int:
+        """Tokens of a prompt that a text in memory has."""
+        saved = self._slot.saved
+        if request.kept is None or request.kept[0] != saved.sizes:
+            found = saved.in_common(request.prompt, request.owner)
+            request.kept = saved.sizes, max(found.values(), default=0)
+        return request.kept[1]
 
     def _fits(self, request: Request) -> bool:
         """Whether the contexts are large enough for a text."""
@@ -180,29 +188,31 @@ class RequestQueue:
         except PromptError:
             return False
 
-    def _has_had_its_turn(self, request: Request, beside: Cache | None = None) -> bool:
+    def _has_had_its_turn(self, request: Request, n_read: Mapping[Request, int], cache: Cache | None = None) -> bool:
         """Whether a text has to pause for other clients. It may if it can go on later, and if its cache can be copied.
 
-        `beside`: its cache, if it is written together with others.
+        `n_read`: see _joining(); `cache`: its own beside others.
         """
         slot, most = self._slot, self._slot.config.turn_tokens
         if not most or request.n_turn < most or request.metrics.stop != INTERRUPTED:
             return False
-        if not any(self._waits_for(request, job, is_alone=beside is None) for job in self._waiting.jobs):
+        with self._changed:
+            jobs = self._waiting.jobs
+        if not any(self._waits_for(request, job, n_read) for job in jobs):
             return False
         if not slot.is_largest or slot.caches[0].savable is None:
             return False
         n_most = slot.config.cache_ram * 2**20  # as much memory as conversations that are kept
         paused = sum(cache.n_bytes for text in list(self._paused.values()) for cache in text.caches)
-        caches = slot.caches if beside is None else [beside]
+        caches = slot.caches if cache is None else [cache]
         return n_most < 0 or paused + sum(cache.n_state_bytes for cache in caches) <= n_most
 
-    def _waits_for(self, request: Request, job: Request | Callable[[], None], *, is_alone: bool) -> bool:
+    def _waits_for(self, request: Request, job: Request | Callable[[], None], n_read: Mapping[Request, int]) -> bool:
         """Whether a job could begin if a text paused, and is not of the same client."""
         if not isinstance(job, Request):
             return True
         is_other = job.client is None or job.client != request.client
-        return is_other and (is_alone or not self._is_written(job, self._running))
+        return is_other and (len(n_read) == 1 or self._can_begin(job, n_read))  # alone, it pauses for whatever waits
 
     def _run(self) -> None:
         """What the thread does."""

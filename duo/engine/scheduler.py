@@ -150,7 +150,7 @@ class Scheduler(RequestQueue):
             n = sum(one.lane == "target" and one.name != "wait" for one in events[n_before:])
             self.n_decodes, self.n_busy = self.n_decodes + n, self.n_busy + n
             target.end(text.tokens, text.n_prompt)
-            if not has_ended and (self._joins(request) or not self._has_had_its_turn(request)):
+            if not has_ended and (self._joins(request) or not self._has_had_its_turn(request, {request: 0})):
                 self._together = together = self._together or Together(slot)
                 together.begin()
                 together.add(Member(request, generation, target, 0, slot.saved.here), partial(self._hand, request))
@@ -179,6 +179,7 @@ class Scheduler(RequestQueue):
     def _renewed(self, generation: Generation, request: Request) -> Generation:
         """A text that goes on, with the drafts that there are now: a larger one may have got new contexts meanwhile."""
         if any(draft.cache not in self._slot.caches for draft in generation.sources.drafts):
+            self._slot.memories.owner = request.owner
             generation.sources = proposers(self._slot, request)
             generation.controller = generation.sources.controller
         return generation
@@ -195,7 +196,7 @@ class Scheduler(RequestQueue):
         failure: DuoError | None = None
 
         def pauses(_: int) -> bool:
-            return self._joins(request) or self._has_had_its_turn(request)
+            return self._joins(request) or self._has_had_its_turn(request, {request: 0})
 
         for is_first in (True, False):
             try:
@@ -270,34 +271,37 @@ class Scheduler(RequestQueue):
         """Let those who wait join. One that has had its turn pauses if others wait, or the last if there is no room."""
         members = together.members
         while True:
+            request = self._joining(together.n_read, together.n_shared)
+            if request is None:
+                break
             with self._changed:
-                request = self._joining(together.n_read, together.n_shared)
-                if request is None:
-                    break
+                if request not in self._waiting.jobs:  # it was cancelled
+                    continue
                 self._waiting.take(request)
                 self._running.append(request)
             self._join(together, request)
-        had = [one for one in members if self._has_had_its_turn(one.request, one.cache)]
-        if (had or together.lacks_room) and len(members) > 1:
+        n_read = together.n_read
+        had = [one for one in members if self._has_had_its_turn(one.request, n_read, one.cache)]
+        while (had or together.lacks_room) and len(members) > 1:
             member = members[-1] if together.lacks_room else max(had, key=lambda one: one.request.n_turn)
             self._pause(member.request, member.generation, [together.pause(member)], member.slot)
             self._stop(member.request)
             self.add(member.request)
+            had = []
 
     def _join(self, together: Together, request: Request) -> None:
         """Write a text, too, that is new or has paused."""
         slot, paused = self._slot, self._paused.pop(request, None)
         request.began, request.n_turn = request.began or request.metrics.clock.now(), 0
         self._reserve(together.members)
-        asked, cache, is_kept = request.slot if paused is None else paused.slot, None, False
+        asked, cache, kept = request.slot if paused is None else paused.slot, None, slot.saved.texts
         try:
             if paused is None:
                 found = slot.saved.in_common(request.prompt, request.owner).values()
                 n_kept = max(found, default=0) if asked < 0 else math.inf
                 prompt = request.prompt if request.reuses else ()
                 cache, sequence = together.cache(prompt, request.owner, n_kept)
-                is_kept = not cache.context.n_past
-                request.slot = slot.saved.begin_beside(cache, request.prompt, asked, request.owner)
+                request.slot = slot.saved.begin_beside(cache, request.prompt, asked, request.owner, together.n_free)
                 generation = new_text(slot, request, cache)
             else:
                 has_copy = paused.caches[0].state is not None
@@ -309,9 +313,8 @@ class Scheduler(RequestQueue):
                     cache.load(paused.caches[0])
             together.add(Member(request, generation, cache, sequence, request.slot), partial(self._hand, request))
         except BaseException as error:
+            slot.saved.put_back(kept)
             if cache is not None:
-                if is_kept:  # its conversation, which was taken from memory
-                    slot.saved.keep_beside(cache, request.slot)
                 cache.clear()
             self._stop(request)
             self._finish(request, error)

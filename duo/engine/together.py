@@ -93,6 +93,7 @@ class Together:
         self._n_threads, self._reads_next = 0, False
         self._reading: Member | None = None  # whose prompt is in the decode that is being made
         self._shared: dict[int, tuple[int, int]] = {}  # by sequence: another one, whose first n cells it shares
+        self._branched: tuple[int, int] | None = None  # the same of the text that is joining
         self._n_read = 0  # decodes that have read prompts
         self.members: list[Member] = []
 
@@ -117,8 +118,8 @@ class Together:
 
     @property
     def n_read(self) -> dict[Request, int]:
-        """The tokens of each text that are in the cache."""
-        return {member.request: member.cache.context.n_past for member in self.members}
+        """The tokens of each text in the cache."""
+        return {one.request: one.cache.context.n_past for one in self.members}
 
     def begin(self) -> None:
         """Texts are written together from now on."""
@@ -137,12 +138,12 @@ class Together:
     def cache(self, prompt: Sequence[int], owner: str, n_kept: float = 0) -> tuple[Cache, int]:
         """A free sequence's cache, with what a text of `owner` that is being written has of `prompt`; its number.
 
-        Unless no more than `n_kept` tokens, which are in memory.
+        Unless less than `n_kept` tokens, which are in memory.
         """
         context, used = self._context, {member.sequence for member in self.members}
         own = [one for one in self.members if one.request.owner == owner]
         n, other = max(((common_prefix(self._read(one), prompt[:-1]), one.sequence) for one in own), default=(0, 0))
-        is_known = n >= LEAST and n > n_kept
+        is_known = n >= LEAST and n >= n_kept
         sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
         if not sequence or (0 not in used and self._pair.has_head and not is_known):  # a head reads sequence 0
             self._single.end_in_turns()
@@ -151,10 +152,10 @@ class Together:
             is_known = is_known and not self._pair.has_head
         else:
             cache = Cache(cast("Decoder", context.text(sequence)), owner)
-        self._shared.pop(sequence, None)  # of a text that could not join
+        self._branched = None
         if is_known:
             context.branch(sequence, n, other)
-            self._shared[sequence] = other, n
+            self._branched = other, n
             cache.end(prompt[:n])
         return cache, sequence
 
@@ -166,11 +167,12 @@ class Together:
         generation, pair = member.generation, self._pair
         looks_up = pair.lookup is not None and generation.sources.others
         memory = pair.memories.beside(member.request.owner) if looks_up else None
-        lookup = (
-            LookupProposer(PromptLookup(), min(pair.drafting.n_most, member.text.n_most), memory) if looks_up else None
-        )
+        n_most = min(pair.drafting.n_most, member.text.n_most)
+        lookup = LookupProposer(PromptLookup(), n_most, memory) if looks_up else None
         generation.enter(member.cache.context, lookup, put, member.request.cancelled)
         self.members.append(member)
+        if self._branched is not None:
+            self._shared[member.sequence], self._branched = self._branched, None
         self._draft.add(member)
         pair.saved.reserved.add(member.slot)
 

@@ -108,7 +108,7 @@ class Context(Sequences):
     @property
     def n_past(self) -> int:
         """Tokens of the text in the cache."""
-        return self._past[0]
+        return self._past.get(0, 0)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         """Decode `tokens` (1 to n_batch) and return the logits after the last `n_rows` of them.

@@ -1482,6 +1482,23 @@ def test_no_text_pauses_for_one_that_waits_for_a_conversation_or_is_of_its_clien
         assert [text.request.n_pauses for text in many] == [0] * 6
 
 
+def test_no_text_pauses_for_one_that_waits_for_a_beginning(pair: tuple[Path, Path]) -> None:
+    dice = random.Random(26)
+    begun = some(dice, 200)
+    with load(pair[0], lookup="off", turn_tokens=5, **OPTIONS | {"n_batch": 16}) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        writing = Text(engine, some(dice, 20), max_tokens=60)
+        reading, waiting = (Text(engine, [*begun, *some(dice, 5)], max_tokens=4) for _ in range(2))
+        for i, text in enumerate((writing, reading, waiting)):
+            text.request.client = i
+        writing.acts[8] = [reading.submit, waiting.submit]
+        writing.submit()
+        for text in (writing, reading, waiting):
+            text.wait()
+        assert writing.request.n_pauses == 0
+        assert waiting.request.n_cached > 200 - LEAST
+
+
 def test_a_text_that_cannot_join_leaves_its_conversation(pair: tuple[Path, Path]) -> None:
     dice = random.Random(23)
     with load(pair[0], lookup="off", **OPTIONS) as engine:
@@ -1504,13 +1521,19 @@ def test_a_beginning_in_common_is_read_once_and_takes_room_once(
     pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together
 ) -> None:
     """Of four texts that come at once, in cells that two of them without it would fill."""
-    dice, n_written = random.Random(24), 20
+    dice, n_written, n_shared = random.Random(24), 20, list[int]()
     begun = some(dice, 150)
+
+    def look(engine: Engine) -> None:
+        assert engine.scheduler._together is not None
+        n_shared.append(engine.scheduler._together.n_shared)
+
     with load(pair[0], lookup="off", **OPTIONS | {"n_batch": 32}) as engine:
         engine.call(lambda one: one.reserve(0, -1))
         engine.slot.n_cells = engine.slot._contexts[0].n_cells = 400
         for _ in range(2):  # the second time, some go on in other sequences
             texts = [Text(engine, [*begun, *some(dice, 10 + i)], max_tokens=n_written + 10 * i) for i in range(6)]
+            texts[3].acts[5] = [partial(look, engine)]
             engine.scheduler.submit(*(text.request for text in texts))
             for text in texts:
                 assert text.wait() == alone(text.request.prompt, **text.options)
@@ -1518,6 +1541,7 @@ def test_a_beginning_in_common_is_read_once_and_takes_room_once(
             assert sum(text.request.n_cached > 150 - LEAST for text in texts) >= 5
             assert not sum(text.request.n_pauses for text in texts)
     assert max(together.sizes) == 4
+    assert min(n_shared) > 2 * (150 - LEAST), "also if a text in memory begins so"
 
 
 def test_a_text_that_goes_on_in_new_contexts_has_a_draft(
