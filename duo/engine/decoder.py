@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from duo.config.model_config import ROWS
@@ -54,8 +55,10 @@ class Shared(Decoder, Protocol):
 
     n_texts: int
     n_cells: int
+    flash_attn: str
 
     def branch(self, sequence: int, n_past: int, of: int = 0) -> None: ...
+    def alone(self, sequence: int) -> AbstractContextManager[None]: ...
     def text(self, sequence: int) -> Any: ...
     def reset(self) -> None: ...
     def decode_parts(self, parts: Sequence[tuple[int, Sequence[int], int]]) -> list[Logits]: ...

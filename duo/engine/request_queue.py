@@ -11,13 +11,26 @@ from duo.engine.kv_store import LEAST, Cache, SavedCache
 from duo.engine.model_pair import ModelPair
 from duo.engine.request import Request
 from duo.engine.statistics import INTERRUPTED
-from duo.engine.together import may_share, n_expected
 from duo.engine.turns import Turns
 from duo.errors import BusyError, PromptError
 from duo.llama import lifeline
 from duo.speculation.types import common_prefix
 
 log = logging.getLogger("duo.engine")
+
+
+_EXPECTED = 256  # tokens that a text is expected to add, at most: if there is no room for more, one pauses
+
+
+def may_share(request: Request) -> bool:
+    """Whether a text may be written together with others: others are read in batches of their own."""
+    return request.scored is None and request.proposers is None and request.config.stop.n_predict != 0
+
+
+def n_expected(request: Request) -> int:
+    """Tokens of a text for which there must be room before it is written together with others."""
+    n_left = request.config.stop.n_predict - request.n_written
+    return len(request.prompt) + request.n_written + (min(_EXPECTED, n_left) if n_left >= 0 else _EXPECTED)
 
 
 @dataclass(slots=True)

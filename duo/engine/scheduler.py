@@ -13,8 +13,8 @@ from duo.engine.kv_store import SavedCache, belong
 from duo.engine.model_pair import ModelPair
 from duo.engine.new_text import new_text, proposers
 from duo.engine.request import Request
-from duo.engine.request_queue import Paused, RequestQueue
-from duo.engine.together import Member, Together, may_share
+from duo.engine.request_queue import Paused, RequestQueue, may_share
+from duo.engine.together import Member, Together
 from duo.errors import BusyError, DecodeError, DuoError, MemoryLimitError, ModelError, PromptError, UsageError
 from duo.llama import lifeline
 from duo.speculation.types import Step

@@ -7,6 +7,7 @@ own. Drafts for several texts: see joint_draft.py and single_draft.py.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -33,23 +34,11 @@ log = logging.getLogger("duo.engine")
 
 # Tokens after which a text does not wait any longer for the whole prompts of those that came with it.
 _BEGUN = 16
-_EXPECTED = 256  # tokens that a text is expected to add, at most: if there is no room for more, one pauses
 _OLDEST = 4  # of so many decodes that read prompts, one reads the oldest
 _LARGE = 32  # tokens of a prompt that are computed with the threads for prompts
 # Flash attention on the CPU computes so many rows at once, with the cells of all of them: beside the rows of other
 # texts those of a prompt take longer than the decode that is saved (GGML_FA_TILE_Q of ggml-cpu).
 _TILE = 64
-
-
-def may_share(request: Request) -> bool:
-    """Whether a text may be written together with others: others are read in batches of their own."""
-    return request.scored is None and request.proposers is None and request.config.stop.n_predict != 0
-
-
-def n_expected(request: Request) -> int:
-    """Tokens of a text for which there must be room before it is written together with others."""
-    n_left = request.config.stop.n_predict - request.n_written
-    return len(request.prompt) + request.n_written + (min(_EXPECTED, n_left) if n_left >= 0 else _EXPECTED)
 
 
 def _goes_before(writing: Request, reading: Request) -> bool:
@@ -283,6 +272,7 @@ class Together:
             for one, proposal, n in zip(writing, proposals, numbers, strict=True)
         ]
         n_rows, n_read = sum(rows for _, _, rows in parts), 0
+        alone: AbstractContextManager[None] = nullcontext()
         decoded = writing if reading is None else [*writing, reading]
         if reading is not None:
             text, n_past = reading.text, reading.cache.context.n_past
@@ -291,6 +281,8 @@ class Together:
                 n_read = min(n_read, self._costs.n_beside(n_rows))
             reading.generation.on_prompt(n_past)
             is_whole = n_read == text.n_fresh
+            if n_read >= _TILE and not (parts or self._shared or self._pair.has_head) and context.flash_attn == "off":
+                alone = context.alone(reading.sequence)
             parts.append((reading.sequence, text.tokens[n_past : n_past + n_read], int(is_whole)))
             if is_whole:
                 writing, proposals, numbers = decoded, [*proposals, Proposal()], [*numbers, 0]
@@ -298,7 +290,8 @@ class Together:
         start, self._reading = now(), reading if n_read else None
         self._n_read += n_read > 0
         try:
-            logits = context.decode_parts(parts)
+            with alone:
+                logits = context.decode_parts(parts)
         finally:
             self._reading = None
         end = now()

@@ -1,6 +1,7 @@
 """Sequences of one KV cache: branches of a text, and texts beside it, which share decodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -110,6 +111,26 @@ class Sequences(Handle):
             n_rows = parts[i][2]
             found[i], rows = rows[:n_rows], rows[n_rows:]
         return [found[i] for i in range(len(parts))]
+
+    @contextmanager
+    def alone(self, sequence: int) -> Iterator[None]:
+        """Inside the block, the cells hold this sequence only. Others that cannot be restored are empty after it.
+
+        Without flash attention, each row of a batch computes with all cells up to the last one that is used.
+        """
+        memory = self._memory()
+        others = {one: self.copy_of(one) for one, n_past in self._past.items() if n_past and one != sequence}
+        for one in others:
+            llama_cpp.llama_memory_seq_rm(memory, one, -1, -1)
+            self._past[one] = 0
+        try:
+            yield
+        finally:
+            for one, state in others.items():
+                if self.restore(state, one):
+                    self._past[one] = state.n_past
+                else:
+                    llama_cpp.llama_memory_seq_rm(memory, one, -1, -1)
 
     def adopt(self, sequence: int) -> None:
         """Make sequence 0 what `sequence` is, which becomes empty."""

@@ -1079,6 +1079,38 @@ def test_a_long_prompt_is_read_in_pieces_beside_texts_that_are_being_written(
     assert all([rows for _, _, rows in parts[:2]] == [1, 1] for parts in together.parts if len(parts) == 3)
 
 
+def test_other_texts_are_in_memory_while_a_prompt_is_read_alone(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without flash attention. One of them cannot be restored, and is read again."""
+    dice, restore, inside, failed = random.Random(27), Context.restore, list[dict[int, int]](), list[int]()
+    decode = Context.decode_parts
+
+    def decoded(context: Context, parts: Any) -> Any:
+        if len(parts) == 1 and len(parts[0][1]) >= 64:
+            inside.append({one: n for one, n in context._past.items() if n and one != parts[0][0]})
+        return decode(context, parts)
+
+    def restored(context: Context, state: Any, sequence: int) -> bool:
+        if len(inside) == 2 and not failed:
+            failed.append(sequence)
+            return False
+        return restore(context, state, sequence)
+
+    monkeypatch.setattr(Context, "decode_parts", decoded)
+    monkeypatch.setattr(Context, "restore", restored)
+    with load(pair[0], lookup="off", **OPTIONS | {"n_ctx": 640, "n_batch": 128}) as engine:
+        engine.call(lambda one: one.reserve(0, -1))
+        texts = [Text(engine, some(dice, 100 + 10 * i), max_tokens=20) for i in range(4)]
+        engine.scheduler.submit(*(text.request for text in texts))
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=20)
+            assert text.error is None
+    assert len(inside) > 2
+    assert not any(inside)
+    assert failed
+
+
 @pytest.mark.parametrize("n_writing", [0, 1])
 def test_a_short_prompt_does_not_wait_for_a_long_one(
     n_writing: int, pair: tuple[Path, Path], together: Together
