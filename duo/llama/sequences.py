@@ -1,7 +1,7 @@
 """Sequences of one KV cache: branches of a text, and texts beside it, which share decodes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duo.llama.lifeline import Handle
+from duo.llama.limits import available_bytes
 
 Logits = npt.NDArray[np.float32]
 
@@ -114,12 +115,16 @@ class Sequences(Handle):
 
     @contextmanager
     def alone(self, sequence: int) -> Iterator[None]:
-        """Inside the block, the cells hold this sequence only. Others that cannot be restored are empty after it.
+        """Inside the block, the cells hold this sequence only, if the memory has room for copies of the others.
 
-        Without flash attention, each row of a batch computes with all cells up to the last one that is used.
+        Those that cannot be restored are empty after it. Without flash attention, each row of a batch computes with all
+        cells up to the last one that is used.
         """
-        memory = self._memory()
-        others = {one: self.copy_of(one) for one, n_past in self._past.items() if n_past and one != sequence}
+        memory, others = self._memory(), dict[int, SavedState]()
+        beside = [one for one, n_past in self._past.items() if n_past and one != sequence]
+        if sum(map(self.state_bytes, beside)) <= available_bytes() // 2:
+            with suppress(MemoryError):
+                others = {one: self.copy_of(one) for one in beside}
         for one in others:
             llama_cpp.llama_memory_seq_rm(memory, one, -1, -1)
             self._past[one] = 0
