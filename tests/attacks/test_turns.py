@@ -89,19 +89,22 @@ def test_a_short_request_beside_streams_that_nobody_reads(engine: Engine, n_befo
 
 @pytest.mark.parametrize("all_began", [False, True])
 def test_who_has_filled_the_queue_makes_room_for_others(engine: Engine, *, all_began: bool) -> None:
-    with Counting(engine, api_keys=["one", "two"], n_queue=8) as lead, ExitStack() as stack:
+    n_queue = 0 if all_began else 8
+    n_most = n_queue + engine.slot.n_together
+    with Counting(engine, api_keys=["one", "two"], n_queue=n_queue) as lead, ExitStack() as stack:
         stack.callback(lead.go_on.set)
         if not all_began:
             lead.go_on.clear()
-        hog = [stack.enter_context(connect(lead, asked(1500, key="one"))) for _ in range(9)]
-        wait_until(lambda: lead.n_texts == 9)
+        hog = [stack.enter_context(connect(lead, asked(1500, key="one"))) for _ in range(n_most)]
+        wait_until(lambda: lead.n_texts == n_most)
         if all_began:
             wait_until(lambda: all(text.began for text in lead._service.unfinished))
             lead.go_on.clear()
         with connect(lead, asked(4, key="one")) as more:
             assert read_answer(more)[0] == 503
         with connect(lead, asked(4, key="two")) as other:
-            wait_until(lambda: lead.n_texts == 9 + all_began and "two" in {t.client for t in lead._service.unfinished})
+            n_now = n_most + all_began
+            wait_until(lambda: lead.n_texts == n_now and "two" in {t.client for t in lead._service.unfinished})
             lead.go_on.set()
             assert read_answer(other)[0] == 200
         assert lead.n_meanwhile[4] <= 3 * N * N_TOGETHER + 4
