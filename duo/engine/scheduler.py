@@ -297,8 +297,7 @@ class Scheduler(RequestQueue):
         asked, cache, kept = request.slot if paused is None else paused.slot, None, slot.saved.texts
         try:
             if paused is None:
-                found = slot.saved.in_common(request.prompt, request.owner).values()
-                n_kept = max(found, default=0) if asked < 0 else math.inf
+                n_kept = self._n_kept(request) if asked < 0 else math.inf
                 prompt = request.prompt if request.reuses else ()
                 cache, sequence = together.cache(prompt, request.owner, n_kept)
                 request.slot = slot.saved.begin_beside(cache, request.prompt, asked, request.owner, together.n_free)
