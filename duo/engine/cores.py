@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ _SPARED = 0.25  # and for each processor that the decodes do not use: it may be 
 _READ_EVERY_S = 0.4  # the resolution of the system's times is 0.01 s; between two decodes, a reading takes 1 ms
 _UNSHARED = 0.4  # cores that other programs may use before they are left one more: for less, one thread costs more
 _ENOUGH = 0.1  # core-seconds that others used of those that the decodes need, after which these use fewer
+_LOOKS, _LOOK_S = 4, 0.001  # at the threads that want to compute, where a text begins
 _QUIET_S = 0.4  # without them, after which the decodes use more
 
 
@@ -228,6 +230,18 @@ def _busy_s() -> float | None:
     return sum(getattr(times[core], name, 0.0) for core in cores for name in _BUSY)
 
 
+def _n_ready(loads: Path = Path("/proc/loadavg")) -> float:
+    """Threads of the system that compute or wait for a processor, for some ms, without this one; infinite if unknown."""
+    found = math.inf
+    for _ in range(_LOOKS):
+        try:
+            found = min(found, int(loads.read_text(encoding="ascii").split()[3].split("/")[0]) - 1)
+        except (OSError, ValueError, IndexError):
+            return math.inf
+        time.sleep(_LOOK_S)
+    return found
+
+
 class CoresInUse:
     """Measures what other programs use, and limits the threads of the decodes to the other cores.
 
@@ -249,18 +263,23 @@ class CoresInUse:
         return self._n if self._follows and self._n < self.n_cores else 0
 
     def begin(self) -> None:
-        """A warm-up or a text begins."""
+        """A warm-up or a text begins. Of what others have used since the last one, only what they still use counts."""
         self._since = self._since or cpu_times()
-        self.decoded()
+        self._read(_n_ready)
 
     def decoded(self) -> bool:
         """The target has decoded a batch. Whether `limit` has changed."""
+        return self._read()
+
+    def _read(self, n_ready: Callable[[], float] = lambda: math.inf) -> bool:
+        """Measure what others use, at most `n_ready` processors, unless that was just done. Whether `limit` changed."""
         since = self._since
         if since is None or time.monotonic() - since.now < _READ_EVERY_S:
             return False
         self._since, before = cpu_times(), self.limit
         if self._since.total_s is not None and not self._has_quota:
-            self._follow(other_cpu_use(since, self._since), self._since.now - since.now)
+            n_others = other_cpu_use(since, self._since)
+            self._follow(min(n_others, n_ready()) if n_others > _UNSHARED else n_others, self._since.now - since.now)
         return self.limit != before
 
     def _follow(self, n_others: float, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """The processor time of other programs, and how many cores the decodes use beside them."""
 
+import math
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ class Processors:
     def __init__(self) -> None:
         self.now, self.own_s, self.n_cores, self.n_readings = 100.0, 0.0, 2, 0
         self.is_known = True  # whether the system tells the times
+        self.n_ready = math.inf  # threads that want to compute
         self._times = [{"user": 0.0, "idle": 0.0, "system": 0.0, "steal": 0.0} for _ in range(3)]
 
     def cpu_times(self, *, percpu: bool) -> list[SimpleNamespace]:
@@ -54,7 +56,7 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
     monkeypatch.setattr(module, "allowed_cores", lambda: frozenset((0, 1)))
     monkeypatch.setattr(module, "usable_cores", lambda: made.n_cores)
     monkeypatch.setattr(module, "cpu_limit", lambda: None)
-    clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s)
+    clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s, sleep=lambda _: None)
     monkeypatch.setattr(module, "time", clock)
     return made
 
@@ -93,6 +95,7 @@ def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytes
 @pytest.fixture
 def system(processors: Processors, monkeypatch: pytest.MonkeyPatch) -> Processors:
     monkeypatch.setattr(module, "_TICK_S", 1e-6)
+    monkeypatch.setattr(module, "_n_ready", lambda: processors.n_ready)
     return processors
 
 
@@ -103,6 +106,27 @@ def test_a_text_begins_with_the_cores_that_others_have_left_since_the_last_one(s
         cores.begin()
         assert cores.limit == limit
     assert cores.fewest == 1
+
+
+def test_a_program_that_has_ended_leaves_its_cores_to_the_text_that_begins(system: Processors) -> None:
+    cores = system.cores(8)
+    for n_ready, limit in ((0, 0), (1, 7), (9, 5), (0, 0)):
+        system.n_ready = n_ready
+        system.spend(2.0, 3.0)
+        cores.begin()
+        assert cores.limit == limit
+    system.n_ready = 0
+    assert system.decode(cores, 0.5, 3.0) == 5, "what is used while a text is written counts"
+
+
+@pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="the system has no /proc")
+def test_threads_that_want_to_compute(tmp_path: Path) -> None:
+    assert 0 <= module._n_ready() < 10_000
+    loads = tmp_path / "loadavg"
+    loads.write_text("0.81 1.51 2.26 3/78 9129\n")
+    assert module._n_ready(loads) == 2
+    loads.write_text("0.81 1.51 2.26\n")
+    assert module._n_ready(loads) == module._n_ready(tmp_path / "none") == math.inf
 
 
 # Next to as many threads, one busy loop gets two thirds of a core, and two get one core.
