@@ -231,7 +231,7 @@ def _busy_s() -> float | None:
 
 
 def _n_ready(loads: Path = Path("/proc/loadavg")) -> float:
-    """Threads of the system that compute or wait for a processor, for some ms, without this one; infinite if unknown."""
+    """Threads of the system that compute or wait for a processor, for some ms, but this one; infinite if unknown."""
     found = math.inf
     for _ in range(_LOOKS):
         try:

@@ -61,9 +61,9 @@ class LocalDraft(AsyncDraft):
     def is_single(self, sequence: int) -> bool:
         """Whether, of several texts, it can have the one in this `sequence` of the target, and no other one beside it.
 
-        A head reads the hidden rows of sequence 0.
+        A head reads the hidden rows of sequence 0. See JointDraft for a draft whose context has room for several texts.
         """
-        return sequence == 0 if self._is_head else self._translation is not None
+        return sequence == 0 if self._is_head else getattr(self._context, "n_texts", 1) < 2
 
     def n_unread(self, n_text: int) -> int:
         """About how many tokens of a text of `n_text` it has to read before it drafts. A head skips older ones."""

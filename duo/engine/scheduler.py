@@ -250,11 +250,12 @@ class Scheduler(RequestQueue):
             error: BaseException = raised
             if isinstance(raised, DecodeError | ModelError):
                 error = ModelError(f"{slot.target.path.name}: no text can be written: {raised}")
+            failed = [*members]
+            together.clear()  # first: a draft may be decoding
             slot.reset()
             slot.is_usable = False
-            for member in members:
+            for member in failed:
                 self._finish(member.request, error)
-            together.clear()
             self.fail(error, list(self._paused))  # they cannot go on in new contexts
         finally:
             with self._changed:

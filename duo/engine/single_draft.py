@@ -1,9 +1,9 @@
 """SingleDrafts: drafts that can have one text each, for those that are written together.
 
-These are remote drafts, which run beside the target, and, in turns with the target, a local one with another vocabulary
-or a head. The text is that for which a draft can gain most: whose lookup finds least, of equals the first. When it
-ends, or no candidate paid for DEFAULT.horizon tokens, another one is chosen; a head has that in sequence 0. The
-candidates compete with those of all texts.
+These are remote drafts, which run beside the target, and a local one with another vocabulary or a head, in turns with
+the target, or any that may draft only beside it. The text is that for which a draft can gain most: whose lookup finds
+least, of equals the first. When it ends, or no candidate paid for DEFAULT.horizon tokens, another one is chosen; a head
+has that in sequence 0. The candidates compete with those of all texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duo.engine.local_draft import LocalDraft
 from duo.speculation.constants import DEFAULT
 from duo.speculation.controller import REJECTION
 from duo.speculation.forecast import Forecast
-from duo.speculation.modes import ALONE, ASYNC, SYNC, Mode
+from duo.speculation.modes import ALONE, ASYNC, OFF, SYNC, Mode, Schedule
 from duo.speculation.types import Origin, Proposal
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SingleDrafts:
     def __init__(self, pair: ModelPair, costs: JointDecodes) -> None:
         self._pair, self._costs = pair, costs
         self._used: dict[Member, AsyncDraft] = {}  # the drafts in use, by whose text each has
-        # Texts for which a remote draft (True) or one in turns (False) cannot draft, or did not pay.
+        # Texts for which a remote draft (True) or the local one (False) cannot draft, or did not pay.
         self._refused: set[tuple[Member, bool]] = set()
         self._verified_at: dict[Member, int] = {}  # tokens of the text when a candidate of its draft was verified
 
@@ -57,10 +57,15 @@ class SingleDrafts:
                 one.generation.proposers.remove(draft)
                 draft.end()
 
-    def end_in_turns(self) -> None:
+    def end_local(self) -> None:
         """The target's sequence 0 gets another text, and the local draft's cache another owner."""
         for one in [one for one, draft in self._used.items() if not draft.estimates.remote]:
             self.end(one)
+
+    def n_target_threads(self, n: int) -> int:
+        """Threads of the target, of `n`, beside a local draft that is decoding."""
+        beside = (draft.n_target_threads for draft in self._used.values() if isinstance(draft, LocalDraft))
+        return min(n, *beside, n)
 
     def clear(self) -> None:
         """No texts are written together any more."""
@@ -129,7 +134,7 @@ class SingleDrafts:
             free = self._free(one, connected)
             try:
                 if isinstance(free, LocalDraft):
-                    self._begin_in_turns(free, one)
+                    self._begin_local(free, one)
                 elif free is not None:
                     self._begin(free, one)
             except Exception as error:  # the other texts keep theirs
@@ -151,10 +156,11 @@ class SingleDrafts:
             return free
         if (member, False) in self._refused:
             return None
-        single = (each for each in sources.drafts if each.is_single(member.sequence) and each not in used)
-        return next((each for each in single if SYNC in each.estimates.schedules), None)
+        caches = {id(each.cache) for each in used if isinstance(each, LocalDraft)}  # texts may share one
+        single = (each for each in sources.drafts if each.is_single(member.sequence) and id(each.cache) not in caches)
+        return next((each for each in single if _schedule(each) is not OFF), None)
 
-    def _begin_in_turns(self, draft: LocalDraft, member: Member) -> None:
+    def _begin_local(self, draft: LocalDraft, member: Member) -> None:
         """Draft for a text, unless all texts would have to wait until the draft has read it."""
         decode_s, read_s = self._costs.curve(1)[0], draft.estimates.costs.read_s
         if not decode_s:  # nothing is known yet
@@ -162,7 +168,8 @@ class SingleDrafts:
         draft.threads = within(self._pair.threads, self._pair.cores.limit)
         belong([draft.cache], member.request.owner)
         self._begin(draft, member)
-        if draft.n_unread(len(member.text.tokens)) * read_s > DEFAULT.few * decode_s:
+        in_turns = draft.estimates.schedule is SYNC
+        if in_turns and draft.n_unread(len(member.text.tokens)) * read_s > DEFAULT.few * decode_s:
             self._refuse(member)
 
     def _begin(self, draft: AsyncDraft, member: Member) -> None:
@@ -171,7 +178,7 @@ class SingleDrafts:
         draft.recall()
         estimates.costs.use_cores(self._pair.cores.limit)
         estimates.begin(text.mode, len(text.tokens))
-        estimates.schedule, estimates.is_chosen = ASYNC if estimates.remote else SYNC, True
+        estimates.schedule, estimates.is_chosen = _schedule(draft), True
         self._used[member], self._verified_at[member] = draft, len(text.tokens)
         member.generation.proposers.insert(0, draft)  # before the lookup: the draft waits for what was verified
         draft.begin(text)
@@ -197,6 +204,11 @@ class SingleDrafts:
             if estimates.block or len(found.candidates) <= n:
                 break
         return found._replace(chances=[(chance, math.inf) for chance in estimates.chances(found.candidates)])
+
+
+def _schedule(draft: AsyncDraft) -> Schedule:
+    """In turns, if a local draft may; otherwise beside the target, if it may. OFF: it is idle."""
+    return next((each for each in (SYNC, ASYNC) if each in draft.estimates.schedules), OFF)
 
 
 def _found(member: Member) -> float:

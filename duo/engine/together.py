@@ -135,7 +135,7 @@ class Together:
         is_known = n >= LEAST and n >= n_kept
         sequence = next((i for i in range(1, context.n_texts) if i not in used), 0)
         if not sequence or (0 not in used and self._pair.has_head and not is_known):  # a head reads sequence 0
-            self._single.end_in_turns()
+            self._single.end_local()
             cache, sequence = self._pair.caches[0], 0
             belong([cache], owner)
             is_known = is_known and not self._pair.has_head
@@ -337,7 +337,7 @@ class Together:
         pair = self._pair
         pair.cores.decoded()
         usable = within(pair.threads, pair.cores.limit)
-        n = usable.target_batch if n_read >= _LARGE else usable.target
+        n = self._single.n_target_threads(usable.target_batch if n_read >= _LARGE else usable.target)
         if n != self._n_threads:
             self._context.set_threads(n, n)
             self._n_threads = n

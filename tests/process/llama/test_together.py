@@ -3,6 +3,7 @@
 import gc
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
@@ -281,12 +282,18 @@ def test_random_schedules(
     assert len(together.sizes) > 200
 
 
-@pytest.mark.parametrize("kind", ["another vocabulary", "eagle3", "dflash", "remote"])
+@pytest.mark.parametrize(
+    ("kind", "schedule"),
+    [
+        *((kind, "sync") for kind in ("another vocabulary", "eagle3", "dflash")),
+        *((kind, "async") for kind in ("same vocabulary", "another vocabulary", "eagle3", "dflash", "remote")),
+    ],
+)
 def test_random_schedules_of_drafts_that_can_have_one_text(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many candidates are verified as the dice say; a worker is killed, and another one comes, now and then."""
-    dice, drafted = random.Random(kind), watched(monkeypatch)
+    dice, drafted = random.Random(kind + schedule), watched(monkeypatch)
     monkeypatch.setattr(JointDecodes, "plan", lambda _, proposals, rooms, n_most: [
         min(n_most // len(rooms), room, dice.randrange(len(one.chances) + 1))
         for one, room in zip(proposals, rooms, strict=True)
@@ -297,15 +304,23 @@ def test_random_schedules_of_drafts_that_can_have_one_text(
         "another vocabulary": partial(tiny_llama, words=("▁the", "▁cat", "a", "b", "▁")),
         "eagle3": files.tiny_eagle3,
         "dflash": files.tiny_block,
+        "same vocabulary": tiny_llama,
         "remote": partial(tiny_llama, n_layer=2),
     }
     target = tiny_llama(tmp_path / "target.gguf", depth=DEPTH, n_layer=2)
     draft = makers[kind](tmp_path / "draft.gguf", depth=DEPTH)
-    different, has_worker = list[tuple[int, int]](), False
+    different, has_worker, decode = list[tuple[int, int]](), False, Context.decode_parts
+
+    def slow(context: Context, parts: Any) -> Any:
+        time.sleep(0.002)
+        return decode(context, parts)
+
+    if schedule == "async":  # a tiny target decodes before its draft has done anything
+        monkeypatch.setattr(Context, "decode_parts", slow)
     with ExitStack() as stack, ExitStack() as workers:
         reference = stack.enter_context(load(target, schedule="off", n_slots=1, lookup="off", **OPTIONS))
         here = draft if kind != "remote" else None
-        engine = stack.enter_context(load(target, here, schedule="sync" if here else "auto", **OPTIONS))
+        engine = stack.enter_context(load(target, here, schedule=schedule if here else "auto", **OPTIONS))
         lead = stack.enter_context(Lead(engine, port=0)) if kind == "remote" else None
         engine.call(lambda slot: slot.reserve(0, -1))
         begun = some(dice, 40)
@@ -323,7 +338,8 @@ def test_random_schedules_of_drafts_that_can_have_one_text(
                 assert text.error is None
                 assert j in cancelled or len(found) == len(expected)
     assert len(different) <= 1, different  # a near-tie: last bits depend on the batch
-    assert kind == "remote" or len(drafted) > 40
+    is_seldom = kind == "remote" or (kind, schedule) == ("another vocabulary", "async")
+    assert is_seldom or len(drafted) > 40, len(drafted)
 
 
 _EXACT: dict[str, tuple[Callable[..., Path], Callable[..., Path] | None]] = {  # target and draft
@@ -1402,7 +1418,8 @@ def test_a_draft_has_nothing_of_another_owner_once_one_text_is_left(
 
         def spy(self: Cache, text: Sequence[int], n_top: int | None = None) -> int:
             n = begin(self, text, n_top)
-            found.extend([n] if self is engine.slot.draft_cache else [])
+            is_second = self is engine.slot.draft_cache and list(text[:65]) == list(second.request.prompt)
+            found.extend([n] if is_second else [])
             return n
 
         monkeypatch.setattr(Cache, "begin", spy)

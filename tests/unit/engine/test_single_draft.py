@@ -110,7 +110,7 @@ def test_texts_keep_their_remote_drafts_when_another_one_takes_sequence_0() -> N
     scene = Scene(local, first, second)
     assert scene.used(0, 1, 2) == [first, second, local]
     scene.drafts.remove(scene.texts[0])
-    scene.drafts.end_in_turns()
+    scene.drafts.end_local()
     assert scene.used(1) == [second]
     assert scene.used(1, 2) == [second, first]
 
