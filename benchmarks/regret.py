@@ -243,8 +243,9 @@ def setting(text: str) -> tuple[str, Any]:
     return name, tuple(found) if isinstance(found, list) else found
 
 
-def parse_options() -> argparse.Namespace:
-    found = argument_parser("regret", __doc__)
+def options_of(name: str, description: str | None) -> argparse.Namespace:
+    """The options of a judge; those of the policy's constants have an effect at once."""
+    found = argument_parser(name, description)
     add = found.add_argument
     files = f"files in {samples.FOLDER.name}, without .json (default: all)"
     add("machines", nargs="*", type=samples.machine_name, metavar="MACHINE", help=files)
@@ -254,14 +255,15 @@ def parse_options() -> argparse.Namespace:
     add("-s", "--seed", type=int, default=0, metavar="N", help="other cases (default: 0)")
     add("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a constant of the policy")
     add("-v", "--verbose", action="store_true", help="print what the policy did in each text")
-    return found.parse_args()
+    options = found.parse_args()
+    for constant, value in options.set:
+        setattr(DEFAULT, constant, value)
+    return options
 
 
 def main() -> int:
     """Print the tables and the bars. The exit status: 1 if a bar is missed."""
-    options = parse_options()
-    for name, value in options.set:
-        setattr(DEFAULT, name, value)
+    options = options_of("regret", __doc__)
     with Pool(options.jobs) as pool:
         found = list(pool.imap(judge, cases(options.cases, options.machines, options.seed)))
         advices = list(pool.imap(advice, range(options.advice)))

@@ -110,7 +110,7 @@ def replay(
     prompt = [position % 2 for position in range(n_prompt)]
     target = _VirtualTarget(clock, machine)
     target.append(0, prompt[:-1])
-    recorder, sampler = Recorder(clock), _Sampler(candidates, n_prompt, n_tokens, seed, ranks)
+    recorder, sampler = Recorder(clock), VirtualSampler(candidates, n_prompt, n_tokens, seed, ranks)
     local = link = context = None
     if draft is not None and draft.remote:
         times = {n: drafting_s(machine, n) for n in (1, *warmed)}
@@ -120,7 +120,7 @@ def replay(
         context = _VirtualDraft(clock, machine)
         local = LocalDraft(Cache(context), draft)
     others = [Quotes(quotes, n_prompt, controller.n_most)] if quotes is not None else []
-    generate(target, local, controller, prompt, n_tokens, recorder, sampler, _Verifier(), others, link)
+    generate(target, local, controller, prompt, n_tokens, recorder, sampler, VirtualVerifier(), others, link)
     if link is not None:
         link.close()
     found = Replay(
@@ -231,7 +231,7 @@ class NoisyEstimates(DraftEstimates):
         super().learn_draft(n_tokens, self.noise.measured(seconds), n_sequences)
 
 
-class _VirtualContext:
+class VirtualContext:
     """A Decoder that takes time, and whose cache knows of each sequence its length and how much of it is right.
 
     A row of logits is the number of tokens before it and whether these are all right.
@@ -321,13 +321,13 @@ class _VirtualContext:
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...
 
 
-class _VirtualTarget(_VirtualContext):
+class _VirtualTarget(VirtualContext):
     def _seconds(self, n: int) -> float:
         machine = self._machine
         return (machine.concurrent_target_s if self._clock.n_threads else machine.target_s)[n - 1]
 
 
-class _VirtualDraft(_VirtualContext):
+class _VirtualDraft(VirtualContext):
     n_branches = MAX_BRANCHES
 
     def _seconds(self, n: int) -> float:
@@ -337,7 +337,7 @@ class _VirtualDraft(_VirtualContext):
         return reading_s(machine, n)
 
 
-class _Sampler:
+class VirtualSampler:
     """Chooses the draft's tokens, from what is known of its predictions."""
 
     n_recent = 0
@@ -365,7 +365,7 @@ class _Sampler:
         return found._replace(token=_WRONG) if is_blind and self._dice.random() >= DEFAULT.without_context else found
 
 
-class _Verifier(Verifier):
+class VirtualVerifier(Verifier):
     """Knows the text."""
 
     def verify(

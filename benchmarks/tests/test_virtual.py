@@ -5,6 +5,8 @@ from statistics import fmean
 
 import pytest
 
+from benchmarks import joint
+from benchmarks.oracle import Case
 from benchmarks.virtual_clock import VirtualClock
 from duo.diagnose.prospects import foretell, informed
 from duo.speculation.machine import Machine
@@ -135,3 +137,25 @@ def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_
     assert never.n_prepared == 0 < never.n_contradicted
     assert found.rate > 1.1 * never.rate
     assert never.n_opened < 0.5 * found.n_opened, "the controller learns that it prepares in vain"
+
+
+# Several texts
+
+
+def test_texts_that_are_written_together_take_what_their_decodes_take() -> None:
+    right = tuple((5.0, True) for _ in range(64))
+    case = Case("flat", replace(FLAT, pair_s=0.12, read_s=0.01), (right,) * 3)
+    texts = [joint.Text(right, None) for _ in range(3)]
+    assert joint.rate_of(case, case.pair(), texts, joint.Setting("off", 0, 0)) == pytest.approx(3 / 0.5)
+    # A step of nine rows: the draft reads the last two tokens of each text, and then one of each.
+    found = joint.rate_of(case, case.pair(), texts, joint.Setting("draft 2", 0, 2))
+    assert found == pytest.approx(9 / (0.5 + (0.1 + 5 * 0.01) + (0.1 + 2 * 0.01)), rel=0.02)
+
+
+def test_several_texts_get_the_candidates_that_pay() -> None:
+    right = tuple((5.0, True) for _ in range(64))
+    flat = replace(FLAT, target_s=[0.5] * 17, draft_s=0.01, pair_s=0.012, read_s=0.001)
+    case = Case("flat", flat, (right,) * 4)
+    assert joint.judge(case).over_off > 2
+    steep = replace(case, machine=replace(case.machine, target_s=[0.1 * n for n in range(1, 18)]))
+    assert joint.judge(steep).over_off == pytest.approx(1.0, abs=0.03)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from duo.speculation.constants import DEFAULT
 from duo.speculation.estimators import Mean, Time
 from duo.speculation.modes import Budget
-from duo.speculation.target_costs import TargetCosts, interpolated, with_inferred
+from duo.speculation.target_costs import TargetCosts, interpolated, with_inferred, without_outliers
 from duo.speculation.types import Proposal
 
 _LEAST = 4  # tokens of a piece
@@ -36,11 +36,14 @@ class JointDecodes:
 
     def curve(self, n: int) -> list[float]:
         """T(1) to T(n) in seconds; zeros while nothing is known."""
-        alone = self._target.alone.curve(n)
-        known = {size: time.value for size, time in self._times.items()}
-        if alone[0]:
-            known = with_inferred(known, dict(enumerate(alone, 1)))
-        return interpolated(known, n)[:n] if known else [0.0] * n
+        known = with_inferred(without_outliers(self._times), without_outliers(self._target.alone.times))
+        if not known:
+            return [0.0] * n
+        several = [size for size in known if size > 1]
+        least, most = min(several, default=1), max(known)
+        if least < most < n:
+            known[n] = known[most] + (n - most) * max(0.0, known[most] - known[least]) / (most - least)
+        return interpolated(known, n)[:n]
 
     def plan(self, proposals: Sequence[Proposal], rooms: Sequence[int], n_most: int) -> list[int]:
         """How many candidates of each text to verify: a number per text, at most `n_most` in all."""

@@ -45,8 +45,21 @@ def test_what_was_not_measured_is_as_with_one_text() -> None:
     made.begin()
     for _ in range(9):
         made.learn(2, 2, 0, 2, 1.25)
-    assert made.curve(4) == pytest.approx([1.0, 1.25, 1.25, 1.3])
+    assert made.curve(4) == pytest.approx([1.0, 1.25, 1.275, 1.3])
     assert target.alone.curve(4) == pytest.approx([1.0, 1.1, 1.2, 1.3]), "not learned from several texts"
+
+
+def test_more_rows_than_were_measured_add_what_those_have_added() -> None:
+    assert measured(STEEP).curve(12)[7:] == pytest.approx([4.0, 4.5, 5.0, 5.5, 6.0])
+    assert measured(FLAT).curve(12)[-1] == pytest.approx(1.2)
+
+
+def test_a_decode_during_which_something_else_computed_is_not_believed_at_once() -> None:
+    made = measured([1.0, 1.1, 1.2])
+    made.learn(2, 5, 0, 5, 4.0)
+    assert made.plan([found(0.95, 0.95, 0.95), NEW], [9, 9], 30) == [3, 0], "it is tried again"
+    made.learn(2, 5, 0, 5, 4.0)
+    assert made.plan([found(0.95, 0.95, 0.95), NEW], [9, 9], 30) == [2, 0]
 
 
 @pytest.mark.parametrize(
