@@ -114,7 +114,7 @@ class _Fixed(JointDecodes):
             for n, room, one in zip(wanted, rooms, proposals, strict=True)
         ]
 
-    def drafting(self, n_texts: int, n_rows: int, chances: Any, *_: Any) -> tuple[int, int, float]:  # type: ignore[override]
+    def drafting(self, n_texts: int, n_rows: int, chances: Any, *_: Any) -> tuple[int, int, float]:
         del n_texts, n_rows
         return (len(chances), 1, 1e9) if chances and self.setting.n_draft else (0, 0, 0.0)
 
