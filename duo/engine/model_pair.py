@@ -52,16 +52,9 @@ class ModelPair:
     """Makes the contexts of a pair, and larger ones when a text needs them. One thread calls it, except for abort()."""
 
     def __init__(
-        self,
-        target: Model,
-        draft: Model | None,
-        config: EngineConfig,
-        remote: ConnectedDrafts | None = None,
-        profiles: Profiles | None = None,
-        translation: Translation | None = None,
-        *,
-        head: Model | None = None,
-    ) -> None:
+        self, target: Model, draft: Model | None, config: EngineConfig, remote: ConnectedDrafts | None = None,
+        profiles: Profiles | None = None, translation: Translation | None = None, *, head: Model | None = None,
+    ) -> None:  # fmt: skip
         """`draft`: also the target itself, for its MTP layer. `profiles`: of this pair. Raises UsageError.
 
         `translation`: if the vocabularies differ. `head`: drafts in turns, beside the draft; as for `draft`.
@@ -106,7 +99,9 @@ class ModelPair:
         self.draft: LocalDraft | None = None  # once there are contexts,
         self._head_draft: LocalDraft | None = None  # and the head beside it
         self.n_together = n_shared(target, draft, config)  # texts that may be written together
-        self.n_ctx = self.n_cells = 0  # of the contexts, and for all these texts; 0: not made yet
+        self.n_ctx = self.n_cells = self._n_wanted = (
+            0  # of the contexts; for all these texts; to be, if there is memory
+        )
         self.is_usable = False  # whether there are contexts, and llama.cpp has not failed with them
         self.is_largest = False  # whether they were made for a text of unknown length
         self.target_cache: Cache | None = None
@@ -187,6 +182,10 @@ class ModelPair:
         """The context that a text needs: see context_size()."""
         return context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self.is_largest else 0)
 
+    def may_grow(self, n_cells: float) -> bool:
+        """Whether texts of known length, for which contexts were made, may get new ones if they need `n_cells`."""
+        return self.n_together > 1 and not self.is_largest and n_cells > max(self.n_cells, self._n_wanted)
+
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None, n_beside: int = 0) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
 
@@ -195,7 +194,8 @@ class ModelPair:
         ModelError or UsageError.
         """
         n_ctx = self.size(n_prompt, n_predict)
-        if n_ctx <= self.n_ctx and self.is_usable:
+        lacks_room = n_beside > 0 and self.may_grow(n_prompt + max(0, n_predict) + n_beside)
+        if n_ctx <= self.n_ctx and self.is_usable and not lacks_room:
             return 0.0
         n_ctx = max(n_ctx, self.n_ctx)
         start = time.perf_counter()
@@ -206,7 +206,8 @@ class ModelPair:
         n_max = self.drafting.n_max if has_source else 0
         # Rows of a model that rolls back to earlier states need memory for these.
         n_most = self.drafting.n_most if n_max and self.lookup is not None and self.target.can_roll_back else n_max
-        n_cells = n_ctx + n_beside if n_predict >= 0 else min(self.n_together * n_ctx, max(n_ctx, SHARED_CELLS))
+        n_cells = max(n_ctx, min(self.n_together * n_ctx, SHARED_CELLS)) if n_beside or n_predict < 0 else n_ctx
+        self._n_wanted = n_cells = n_cells if n_predict < 0 else max(n_cells, n_ctx + n_beside)
         sizes = (n_ctx, n_most, self.n_together, n_cells)
         target = target_context(self.target, self.config, threads, *sizes, has_head=self.has_head)
         self.controller.n_alternatives = len(target.alternatives)

@@ -1,6 +1,7 @@
 """RequestQueue: the requests of an engine, from submit() to their end, and the thread that writes their texts."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -150,6 +151,14 @@ class RequestQueue:
 
         `n_read`: of each of the others, the tokens in the cache; `n_shared` tokens are in cells of another one of them.
         """
+        slot, job = self._slot, self._first_that_can_share(n_read)
+        if job is None or self._size(job) > slot.n_ctx:
+            return None
+        n_shared += max(self._in_common(job, n_read).values(), default=0)
+        return job if sum(map(n_expected, (job, *n_read))) - n_shared <= slot.n_cells else None
+
+    def _first_that_can_share(self, n_read: Mapping[Request, int]) -> Request | None:
+        """The request whose turn is next, if its text may be written together with these, were there room."""
         slot = self._slot
         if not self._waiting or not slot.is_usable:
             return None
@@ -160,10 +169,16 @@ class RequestQueue:
         with self._changed:
             jobs = self._waiting.in_order()
         job = next((one for one in jobs if not isinstance(one, Request) or self._can_begin(one, n_read)), None)
-        if not isinstance(job, Request) or not may_share(job) or not self._fits(job):
-            return None
+        return job if isinstance(job, Request) and may_share(job) else None
+
+    def _lacks_room(self, n_read: Mapping[Request, int], n_shared: int = 0) -> bool:
+        """Whether the texts that are written shall pause, so that larger contexts hold them and the one that waits."""
+        slot, job = self._slot, self._first_that_can_share(n_read)
+        if job is None or slot.caches[0].savable is None:
+            return False
         n_shared += max(self._in_common(job, n_read).values(), default=0)
-        return job if sum(map(n_expected, (job, *n_read))) - n_shared <= slot.n_cells else None
+        n_all, n_ctx = sum(map(n_expected, (job, *n_read))) - n_shared, self._size(job)
+        return n_ctx < math.inf and slot.may_grow(math.inf if n_ctx > slot.n_ctx else n_all)
 
     def _can_begin(self, request: Request, n_read: Mapping[Request, int]) -> bool:
         """Whether what a text continues is not being written, and what it has in common with others has been read."""
@@ -194,12 +209,12 @@ class RequestQueue:
             request.kept = saved.sizes, max(found.values(), default=0)
         return request.kept[1]
 
-    def _fits(self, request: Request) -> bool:
-        """Whether the contexts are large enough for a text."""
+    def _size(self, request: Request) -> float:
+        """The context that a text needs; infinite: there is none."""
         try:
-            return self._slot.size(len(request.prompt), request.config.stop.n_predict) <= self._slot.n_ctx
+            return self._slot.size(len(request.prompt), request.config.stop.n_predict)
         except PromptError:
-            return False
+            return math.inf
 
     def _has_had_its_turn(self, request: Request, n_read: Mapping[Request, int], cache: Cache | None = None) -> bool:
         """Whether a text has to pause for other clients. It may if it can go on later, and if its cache can be copied.

@@ -133,7 +133,8 @@ class Scheduler(RequestQueue):
             n_most = sum(sorted([sum(own), *map(sum, known)])[-slot.n_together :])
             with suppress(PromptError, MemoryLimitError):  # which are its own
                 return slot.reserve(*length, request.cancelled, n_most - sum(length))
-        return slot.reserve(*own, request.cancelled, sum(sums[: slot.n_together - 1]))
+        n_beside = sum(sums[: slot.n_together - 1]) if self._left is None and may_share(request) else 0
+        return slot.reserve(*own, request.cancelled, n_beside)
 
     def _generate(self, request: Request) -> bool:
         slot = self._slot
@@ -150,7 +151,8 @@ class Scheduler(RequestQueue):
             n = sum(one.lane == "target" and one.name != "wait" for one in events[n_before:])
             self.n_decodes, self.n_busy = self.n_decodes + n, self.n_busy + n
             target.end(text.tokens, text.n_prompt)
-            if not has_ended and (self._joins(request) or not self._has_had_its_turn(request, {request: 0})):
+            pauses = not has_ended and (self._lacks_room({request: 0}) or self._has_had_its_turn(request, {request: 0}))
+            if not has_ended and (self._joins(request) or not pauses):
                 self._together = together = self._together or Together(slot)
                 together.begin()
                 together.add(Member(request, generation, target, 0, slot.saved.here), partial(self._hand, request))
@@ -196,7 +198,8 @@ class Scheduler(RequestQueue):
         failure: DuoError | None = None
 
         def pauses(_: int) -> bool:
-            return self._joins(request) or self._has_had_its_turn(request, {request: 0})
+            had = self._has_had_its_turn(request, {request: 0})
+            return had or self._joins(request) or self._lacks_room({request: 0})
 
         for is_first in (True, False):
             try:
@@ -282,13 +285,19 @@ class Scheduler(RequestQueue):
                 self._running.append(request)
             self._join(together, request)
         n_read = together.n_read
+        if self._lacks_room(n_read, together.n_shared):
+            for member in [*members]:
+                self._pause_one(together, member)
         had = [one for one in members if self._has_had_its_turn(one.request, n_read, one.cache)]
         while (had or together.lacks_room) and len(members) > 1:
             member = members[-1] if together.lacks_room else max(had, key=lambda one: one.request.n_turn)
-            self._pause(member.request, member.generation, [together.pause(member)], member.slot)
-            self._stop(member.request)
-            self.add(member.request)
+            self._pause_one(together, member)
             had = []
+
+    def _pause_one(self, together: Together, member: Member) -> None:
+        self._pause(member.request, member.generation, [together.pause(member)], member.slot)
+        self._stop(member.request)
+        self.add(member.request)
 
     def _join(self, together: Together, request: Request) -> None:
         """Write a text, too, that is new or has paused."""

@@ -1206,6 +1206,37 @@ def test_generate_many(pair: tuple[Path, Path], alone: Callable[..., list[int]],
     assert max(together.sizes) == 4
 
 
+def test_contexts_that_were_made_for_one_text_get_room_for_several(
+    pair: tuple[Path, Path], alone: Callable[..., list[int]], together: Together
+) -> None:
+    """Also while that is being written, and for a longer one. They are made anew once, or twice."""
+    dice = random.Random(21)
+    with load(*pair, lookup="off", **{**OPTIONS, "n_ctx": 0}) as engine:
+        engine.generate(some(dice, 30), max_tokens=20)
+        prompts = [some(dice, n) for n in (30, 60, 90, 20)]
+        found = engine.generate_many(prompts, max_tokens=20, ignore_eos=True)
+        assert [list(one.tokens) for one in found] == [alone(prompt, max_tokens=20) for prompt in prompts]
+        assert max(together.sizes) == 4
+        together.sizes.clear()
+    with load(*pair, lookup="off", **{**OPTIONS, "n_ctx": 0}) as engine:
+        first, *more = texts = [Text(engine, some(dice, 40), max_tokens=60) for _ in range(4)]
+        first.acts[3], more[0].acts[9] = [more[0].submit], [more[1].submit, more[2].submit]
+        first.submit()
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=60)
+            assert text.error is None
+        assert max(together.sizes) == 4
+        assert first.request.n_pauses == 1
+        first, second = texts = [Text(engine, some(dice, n), max_tokens=60) for n in (40, 100)]
+        first.acts[3] = [second.submit]
+        first.submit()
+        for text in texts:
+            assert text.wait() == alone(text.request.prompt, max_tokens=60)
+        assert second.request.n_texts > second.request.n_steps
+        contexts = {id(context) for context in together.contexts if context.model.path == pair[0]}
+    assert len(contexts) <= 4, "of both engines"
+
+
 def test_the_conversations_of_texts_that_were_written_together_are_kept(
     pair: tuple[Path, Path], together: Together
 ) -> None:

@@ -157,6 +157,7 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
     monkeypatch.setattr(cores, "cpu_times", lambda: next(times))
     monkeypatch.setattr(cores, "cpu_limit", lambda: None)
     monkeypatch.setattr(cores, "other_cpu_use", lambda *_: 1.0)
+    monkeypatch.setattr(cores, "_n_ready", lambda: 1)
     slot = make(n_threads=n_threads, schedule="off")
     assert len(write(slot)[0]) == N
     assert decodes.teams == teams
