@@ -28,7 +28,7 @@ _SAMPLED: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "seed": 1})
 _EVERY_S = 3.0  # between two events
 _DELAY_S = 0.05  # in each direction, of a slow back
 _PATIENCE_S = 300.0
-_WARM = 0.1  # share of the rounds before the memory counts
+_WARM = 0.2  # share of the rounds before the memory counts: until then, it fills with conversations
 _N_SAMPLES = 5  # of the memory, at either end
 _MOST_GROWTH_MB, _MOST_OVER_DECODE_MS, _LEAST_ACCEPTED = 30.0, 150.0, 0.01
 

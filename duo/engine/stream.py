@@ -188,11 +188,10 @@ class AsyncSteps:
 
     async def next(self) -> list[Step] | None:
         """Wait for one or more steps; None at the end. Raises the error of end()."""
-        import asyncio  # noqa: PLC0415
-
         while not self.is_ready:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), PAUSE_S if self._begun else None)
+            if self._begun:  # all poll at the same moments: each wake-up takes a core from the decode
+                self._loop.call_at((self._loop.time() // PAUSE_S + 1) * PAUSE_S, self._wake.set)
+            await self._wake.wait()
             self._wake.clear()
         if not self._steps and self._error is not None:
             raise self._error
