@@ -99,9 +99,8 @@ class ModelPair:
         self.draft: LocalDraft | None = None  # once there are contexts,
         self._head_draft: LocalDraft | None = None  # and the head beside it
         self.n_together = n_shared(target, draft, config)  # texts that may be written together
-        self.n_ctx = self.n_cells = self._n_wanted = (
-            0  # of the contexts; for all these texts; to be, if there is memory
-        )
+        self.n_ctx = self.n_cells = 0  # of the contexts, and for all these texts; 0: not made yet
+        self._n_wanted = 0  # cells for all: there may have been no memory for so many
         self.is_usable = False  # whether there are contexts, and llama.cpp has not failed with them
         self.is_largest = False  # whether they were made for a text of unknown length
         self.target_cache: Cache | None = None

@@ -173,12 +173,13 @@ class RequestQueue:
 
     def _lacks_room(self, n_read: Mapping[Request, int], n_shared: int = 0) -> bool:
         """Whether the texts that are written shall pause, so that larger contexts hold them and the one that waits."""
-        slot, job = self._slot, self._first_that_can_share(n_read)
-        if job is None or slot.caches[0].savable is None:
+        slot = self._slot
+        if not slot.may_grow(math.inf) or (job := self._first_that_can_share(n_read)) is None:
             return False
         n_shared += max(self._in_common(job, n_read).values(), default=0)
         n_all, n_ctx = sum(map(n_expected, (job, *n_read))) - n_shared, self._size(job)
-        return n_ctx < math.inf and slot.may_grow(math.inf if n_ctx > slot.n_ctx else n_all)
+        is_possible = n_ctx < math.inf and slot.caches[0].savable is not None
+        return is_possible and slot.may_grow(math.inf if n_ctx > slot.n_ctx else n_all)
 
     def _can_begin(self, request: Request, n_read: Mapping[Request, int]) -> bool:
         """Whether what a text continues is not being written, and what it has in common with others has been read."""

@@ -65,7 +65,7 @@ class SingleDrafts:
     def n_target_threads(self, n: int) -> int:
         """Threads of the target, of `n`, beside a local draft that is decoding."""
         beside = (draft.n_target_threads for draft in self._used.values() if isinstance(draft, LocalDraft))
-        return min(n, *beside, n)
+        return min([n, *beside])
 
     def clear(self) -> None:
         """No texts are written together any more."""
