@@ -104,11 +104,14 @@ def _say_what_is_unusual(slot: ModelPair, config: EngineConfig, *, is_rejection:
         warn(f"--branches {config.branches} has no effect: it needs {needed} and is not on RPC servers")
 
 
-def say_if_one_at_a_time(slot: ModelPair) -> None:
+def say_if_fewer_at_once(slot: ModelPair) -> None:
     """What must not, or cannot, be written together although several texts may be."""
-    if slot.n_together < slot.config.n_slots and slot.n_together == 1:
+    n, asked = slot.n_together, slot.config.n_slots
+    if n < asked and n == 1:
         why = "with --exact" if slot.config.exact else "the cache of this model and its draft cannot hold several"
         note(f"texts are written one at a time: {why}")
+    elif n < asked:
+        note(f"-np {asked}: {n} texts are written together, and the KV caches of {asked} conversations are kept")
 
 
 def prompt_hint(model: Model, prompt: str) -> str:

@@ -199,7 +199,6 @@ class Engine:
     def call(self, work: Callable[[ModelPair], T]) -> T:
         """Run `work` on the engine's thread, between two turns, and return its result. Raises what it raises."""
         found = InterruptibleQueue[tuple[T]]()
-        found.stall_s = 0.5  # a signal that arrives just before a wait is handled only after it
         self.scheduler.add(partial(found.run, lambda: found.put((work(self.slot),))))
         ((result,),) = found
         return result

@@ -18,6 +18,7 @@ T = TypeVar("T")
 # Polling interval. Waking the consumer takes a core from the decode while the other cores wait for that one: on two
 # cores 3.5 % of the time at intervals of 0.02 s (benchmarks/NOTES.md, floor).
 PAUSE_S = 0.05
+_WAIT_S = 0.5  # a signal that arrives just before a wait is handled only after it
 
 
 class InterruptibleQueue(Generic[T]):
@@ -58,12 +59,18 @@ class InterruptibleQueue(Generic[T]):
         return self._items.qsize()
 
     def __iter__(self) -> Iterator[T]:
+        waited_s = 0.0
         while True:
+            most_s = min(_WAIT_S, self.stall_s)
             try:
-                item = self._items.get(timeout=self.stall_s)
+                item = self._items.get(timeout=most_s)
             except queue.Empty:
-                self.on_stall()
+                waited_s += most_s
+                if waited_s >= self.stall_s:
+                    self.on_stall()
+                    waited_s = 0.0
                 continue
+            waited_s = 0.0
             if item is None:
                 break
             yield item

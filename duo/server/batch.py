@@ -5,6 +5,7 @@ import fcntl
 import re
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,7 @@ from duo.server.requests import HANDLERS, MAX_SLOW, WARNING_HEADER, RequestWork,
 _BOM = b"\xef\xbb\xbf"
 _PATH = re.compile(r"/(?!/)[!-~]{0,200}")
 _HEAD = b'{"id":"batch_req_'  # of each answer
+_PADDING = b"\0 \t\r\n"  # after a power failure, a file may end with zeros
 _STREAM = ApiError(400, "stream: an answer of a batch is whole: leave this field out")
 
 
@@ -86,16 +88,20 @@ class AnswerFile:
         self.statuses: dict[str, int] = {}  # of each answer, by its `custom_id`
         n_bytes, line = self._file.seek(0), b"\n"
         for n, line in enumerate(self._file, 1):
+            text = line.strip(_PADDING)
             try:
-                answer = msgspec.json.decode(line, type=_AnswerLine)
+                if text:
+                    answer = msgspec.json.decode(text, type=_AnswerLine)
+                    self.statuses[answer.custom_id] = answer.response.status_code
             except (msgspec.DecodeError, RecursionError, ValueError):
-                if line.endswith(b"\n") or line[: len(_HEAD)] != _HEAD[: len(line)]:
+                if line.endswith(b"\n") or text[: len(_HEAD)] != _HEAD[: len(text)]:
                     why = f"line {n} is no answer of a batch: name another file"
                     raise UsageError(f"output {path}: {why}", "output") from None
+                text = b""
+            if not text and not line.endswith(b"\n"):
                 self._file.truncate(n_bytes)
                 return
             n_bytes += len(line)
-            self.statuses[answer.custom_id] = answer.response.status_code
         if not line.endswith(b"\n"):
             self._file.write(b"\n")
 
@@ -105,7 +111,8 @@ class AnswerFile:
     def __exit__(self, *_: object) -> None:
         if self._is_new and not self.statuses:
             self.path.unlink(missing_ok=True)
-        self._file.close()
+        with suppress(OSError):  # add() has told of it
+            self._file.close()
 
     def add(self, custom_id: str, status: int, body: bytes) -> None:
         """Write an answer. Raises OSError."""

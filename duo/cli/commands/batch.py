@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duo.cli.commands.options import BatchOptions
-from duo.cli.load import loaded, say_if_one_at_a_time
+from duo.cli.load import loaded, say_if_fewer_at_once
 from duo.cli.options import RANDOM_SEED
 from duo.cli.terminal.console import blame, finish_notices, note, progress_bar, send_log, warn
 from duo.cli.terminal.interrupts import on_interrupt
@@ -43,14 +43,19 @@ def batch(options: BatchOptions) -> int:
         note(f"no line is a request, such as {_EXAMPLE}")
     with blame("-o", output):
         opened = AnswerFile(output)
-    with opened as answers:
-        left = [one for one in requests.values() if one.custom_id not in answers.statuses]
-        status = _answer(options, left, answers) if left else 0
-        statuses = [answers.statuses[one] for one in requests if one in answers.statuses]
-    n_errors = sum(one >= 400 for one in statuses)
-    said = f"{output}: {len(statuses)} of {len(requests)} requests are answered, {n_errors} of them by errors"
-    said += f"; lines left out: {len(faults)}" if faults else ""
-    note(f"{said}; to go on, give the same command again" if len(statuses) < len(requests) else said)
+    status, n_before, has_failed = 0, len(opened.statuses), True
+    try:
+        with opened as answers:
+            left = [one for one in requests.values() if one.custom_id not in answers.statuses]
+            status = _answer(options, left, answers) if left else 0
+        has_failed = False
+    finally:
+        statuses = [opened.statuses[one] for one in requests if one in opened.statuses]
+        n_errors = sum(one >= 400 for one in statuses)
+        said = f"{output}: {len(statuses)} of {len(requests)} requests are answered, {n_errors} of them by errors"
+        said += f"; lines left out: {len(faults)}" if faults else ""
+        if not has_failed or len(opened.statuses) > n_before:
+            note(f"{said}; to go on, give the same command again" if len(statuses) < len(requests) else said)
     return status or int(n_errors > 0 or bool(faults) or len(statuses) < len(requests))
 
 
@@ -61,7 +66,7 @@ def _answer(options: BatchOptions, left: Sequence[BatchRequest], answers: Answer
     with loaded(options, options.generation.stop.n_predict) as engine:
         if config.grammar is not None:
             Grammar(engine.slot.target, config.grammar)  # an invalid one fails now, and not with each text
-        say_if_one_at_a_time(engine.slot)
+        say_if_fewer_at_once(engine.slot)
         batch = Batch(engine, config, random_seed=options.seed == RANDOM_SEED)
         with on_interrupt(batch.stop) as interrupt, progress_bar(shows_time=True) as show:
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from socket import gethostname
 
 from duo.cli.commands.options import LeadOptions
-from duo.cli.load import loaded, say_if_one_at_a_time
+from duo.cli.load import loaded, say_if_fewer_at_once
 from duo.cli.options import RANDOM_SEED, api_keys, back_token
 from duo.cli.terminal.console import finish_notices, note, progress_bar, say, send_log
 from duo.cli.terminal.interrupts import on_interrupt
@@ -74,7 +74,7 @@ def lead(options: LeadOptions) -> int:
             return interrupt.status
         with on_interrupt(stop), lifeline.notifying(shown.end):
             finish_notices()
-            say_if_one_at_a_time(engine.slot)
+            say_if_fewer_at_once(engine.slot)
             for line in _introduction(server, engine, options, needs_key=bool(keys)):
                 note(line)
             rejected = engine.slot.target.piece if options.print == "all" else None

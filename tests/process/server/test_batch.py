@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from duo.server.batch import read_requests
+from duo.server.batch import AnswerFile, read_requests
 from tests.command import SLOW_TARGET, Argument, assert_refused, duo
 from tests.process.cli.terminal import Terminal
 from tests.serving import Served, wait_until
@@ -140,6 +140,13 @@ def test_a_batch_is_killed_stopped_and_continued(started: Callable[..., list[Arg
         "to go on, give the same command again"
     ]
     output.write_bytes(stopped.removesuffix(b"\n"))  # as some editors leave a file
+    # The last two after a power failure.
+    for more, kept in ((b"\n", b"\n"), (b" \n\n", b" \n\n"), (b"\0\0", b""), (b'{"id":"batch_req_0\0\0', b"")):
+        output.write_bytes(stopped + more)
+        with AnswerFile(output) as again:
+            assert len(again.statuses) == stopped.count(b"\n")
+        assert output.read_bytes() == stopped + kept
+    output.write_bytes(stopped.removesuffix(b"\n"))  # as some editors leave a file
     run = duo(*started())
     assert run.status == 0, run.stderr
     assert run.stderr == f"duo: {output}: {n} of {n} requests are answered, 0 of them by errors\n"
@@ -188,6 +195,22 @@ def test_files_that_are_no_batch(started: Callable[..., list[Argument]], tmp_pat
         output.write_text(text)
         assert_refused(duo(*started()), f"-o {output}: line 1 is no answer of a batch: name another file", status=2)
         assert output.read_text() == text
+
+
+def test_an_answer_that_cannot_be_written_names_the_file(
+    started: Callable[..., list[Argument]], tmp_path: Path
+) -> None:
+    written(tmp_path / "requests.jsonl", map(completion, range(12)))
+    full = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    run = duo(*started(), before=f"{full}resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\n")
+    output = tmp_path / "answers.jsonl"
+    n = output.read_bytes().count(b"\n")
+    assert 0 < n < 12
+    assert run.stderr.splitlines() == [
+        f"duo: {output}: {n} of 12 requests are answered, 0 of them by errors; to go on, give the same command again",
+        f"duo: error: -o {output}: File too large",
+    ]
+    assert run.status == 1
 
 
 def test_urls_that_nothing_answers(started: Callable[..., list[Argument]], tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """What a working thread makes, on the thread that iterates."""
 
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +29,22 @@ def test_a_stall_is_reported_and_the_end_of_the_block_stops_and_joins_the_work()
     assert "test-worker" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(KeyError, match="lost"):
         next(items)
+
+
+def test_no_wait_is_long_because_a_signal_may_have_come_just_before_it() -> None:
+    items, waits = InterruptibleQueue[int](), list[float]()
+
+    def get(timeout: float) -> None:
+        waits.append(timeout)
+        if len(waits) < 100:
+            raise queue.Empty
+
+    stalls = list[int]()
+    items.on_stall = lambda: stalls.append(len(waits))
+    items._items = SimpleNamespace(get=get)  # type: ignore[assignment]
+    assert list(items) == []
+    assert max(waits) <= 0.5
+    assert stalls == [60], "after 30 s"
 
 
 def test_the_end_interrupts_a_pause_and_the_first_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
