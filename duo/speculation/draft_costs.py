@@ -8,7 +8,7 @@ from typing import TypedDict
 from duo.config import MAX_CANDIDATES, MAX_THREADS
 from duo.speculation.constants import DEFAULT, Assumed, assumed
 from duo.speculation.estimators import Time, TimesState, between, duration, restored_times, times_state
-from duo.speculation.target_costs import AS_FAST, interpolated, with_inferred, without_outliers
+from duo.speculation.target_costs import AS_FAST, interpolated, with_inferred
 
 # What is timed, with the smallest and the largest number: one token by threads; a batch; one token in each sequence, or
 # of a block draft a block.
@@ -56,9 +56,7 @@ class TokenTimes:
             one_s = other.seconds(doubt) * assumed(slower, doubt)
         if n == 1 or not one_s:
             return n * [one_s]
-        one = Time(one_s)
-        known = without_outliers(self.repeated | {1: one}, doubt)
-        times = {n: max(one_s, seconds) for n, seconds in known.items()} | {1: one_s}
+        times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self.repeated.items()}
         theirs = {n: time.value / other.token_s * one_s for n, time in other.repeated.items()}
         return interpolated(with_inferred(times, theirs), n)
 
