@@ -198,6 +198,8 @@ class Scheduler(RequestQueue):
         failure: DuoError | None = None
 
         def pauses(_: int) -> bool:
+            if not self._waiting:
+                return False
             had = self._has_had_its_turn(request, {request: 0})
             return had or self._joins(request) or self._lacks_room({request: 0})
 
