@@ -6,12 +6,12 @@ A draft in turns makes one more candidate for each of the likeliest texts while 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from duo.speculation.constants import DEFAULT
 from duo.speculation.estimators import Mean, Time
 from duo.speculation.modes import Budget
-from duo.speculation.target_costs import TargetCosts, interpolated, with_inferred, without_outliers
+from duo.speculation.target_costs import TargetCosts, interpolated, with_inferred
 from duo.speculation.types import Proposal
 
 _LEAST = 4  # tokens of a piece
@@ -36,7 +36,7 @@ class JointDecodes:
 
     def curve(self, n: int) -> list[float]:
         """T(1) to T(n) in seconds; zeros while nothing is known."""
-        known = with_inferred(without_outliers(self._times), without_outliers(self._target.alone.times))
+        known = with_inferred(_without_outliers(self._times), _without_outliers(self._target.alone.times))
         if not known:
             return [0.0] * n
         several = [size for size in known if size > 1]
@@ -119,3 +119,16 @@ class JointDecodes:
         alone_s = self.curve(n_texts)[-1] / n_texts
         gained_s = n_tokens * alone_s - seconds if n_rows > n_texts or drafted_s else 0.0
         self._budget.step(seconds, gained_s, alone_s)
+
+
+def _without_outliers(times: Mapping[int, Time]) -> dict[int, float]:
+    """Seconds by rows; of what was measured once and took far too long, what the other sizes say.
+
+    Otherwise a size during which something else computed would not be tried again.
+    """
+    known = {n: time.value for n, time in times.items()}
+    for n in [n for n, time in times.items() if time.n < Time.FIRST and n > 1 and len(times) > 1]:
+        others = interpolated({other: seconds for other, seconds in known.items() if other != n}, n)
+        if known[n] > DEFAULT.max_slower * others[n - 1]:
+            known[n] = others[n - 1]
+    return known

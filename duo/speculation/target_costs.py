@@ -335,19 +335,6 @@ def interpolated(times: Mapping[int, float], n: int, doubt: float = 0.0) -> list
     return [*found, known[max(known)]]
 
 
-def without_outliers(times: Mapping[int, Time], doubt: float = 0.0) -> dict[int, float]:
-    """The estimates with this `doubt`; of what was measured once and took far too long, what the other sizes say.
-
-    Otherwise a size during which something else computed would not be tried again.
-    """
-    known = {n: time.estimate(doubt) for n, time in times.items()}
-    for n in [n for n, time in times.items() if time.n < Time.FIRST and n > 1 and len(times) > 1]:
-        others = interpolated({other: seconds for other, seconds in known.items() if other != n}, n)
-        if known[n] > DEFAULT.max_slower * others[n - 1]:
-            known[n] = others[n - 1]
-    return known
-
-
 def with_inferred(own: Mapping[int, float], inferred: Mapping[int, float]) -> dict[int, float]:
     """`own` times, and for other sizes `inferred` ones, which take no less than smaller batches of `own`."""
     found = {n: max([seconds, *(own[m] for m in own if m < n)]) for n, seconds in inferred.items() if n not in own}
